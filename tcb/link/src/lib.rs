@@ -1,9 +1,9 @@
 //! The link between the core and its helpers: [`abi::core`]'s records over a socket that preserves
-//! record boundaries, with attached descriptors. Data of variable size travel in sealed memory
-//! files ([`sealed`]).
+//! record boundaries, with attached descriptors. Data of variable size are in sealed memory files
+//! ([`sealed`]).
 //!
-//! Only [`Link::wait`] and [`wait_for`] block. The other end cannot make other calls block: a
-//! descriptor that is not a sealed memory file is rejected before it is read.
+//! Only [`Link::wait`] and [`wait_for`] block. The other end cannot make other functions block,
+//! because they reject a descriptor that is not a sealed memory file before reading from it.
 
 pub mod sealed;
 mod wait;
@@ -22,7 +22,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Why a link is unusable.
+/// Error: a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other end is closed.
@@ -45,7 +45,7 @@ pub struct Received<M> {
     pub fds: Vec<OwnedFd>,
 }
 
-/// One end of a connection between two programs.
+/// One end of a link between two programs.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
@@ -78,42 +78,42 @@ impl Link {
         Ok((Self(ours), Self(theirs)))
     }
 
-    /// Sends a record without blocking, or returns an error.
+    /// Sends a record without blocking.
     ///
     /// # Errors
-    /// `WouldBlock`: the other end has not read earlier records. Other errors mean that it is
-    /// closed.
+    /// `WouldBlock`: the socket's buffer is full, because the other end has not read earlier
+    /// records. Other errors mean that the other end is closed.
     pub fn send<M: Message>(&self, record: &Record<M>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_bytes(&record.encode(), fds)
     }
 
-    /// Sends an encoded record.
+    /// Sends an encoded record without blocking.
     ///
     /// # Errors
     /// As [`Link::send`].
     pub fn send_bytes(&self, bytes: &[u8; BYTES], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(fds)) {
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut beside, flags))?;
+        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
         Ok(())
     }
 
-    /// Receives the next record, if there is one.
+    /// Receives the next record without blocking. Returns `None` if no record is available.
     ///
     /// # Errors
     /// See [`LinkError`]: the link is unusable afterwards.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, LinkError> {
-        // One byte more, so that a longer record is detected.
+        // The buffer has one byte more than a record, so that longer messages are detected.
         let mut bytes = [0; BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = match recvmsg(&self.0, &mut parts, &mut beside, flags) {
+        let received = match recvmsg(&self.0, &mut parts, &mut ancillary, flags) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(Errno::CONNRESET) => return Err(LinkError::Closed),
@@ -123,7 +123,7 @@ impl Link {
             return Err(LinkError::Closed);
         }
         let mut fds = Vec::new();
-        for message in beside.drain() {
+        for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
             }
@@ -135,7 +135,7 @@ impl Link {
         Ok(Some(Received { record, fds }))
     }
 
-    /// Waits by [`wait_for`] for something to receive, or room to send.
+    /// Waits by [`wait_for`] until a record is available or can be sent, as `flags` request.
     pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) {
         let _ready = wait_for(&[((), self.0.as_fd(), flags)], timeout_ns);
     }

@@ -1,4 +1,4 @@
-//! Immutable bytes: a memory file that cannot be written, grown or shrunk.
+//! Immutable bytes: memory files that cannot be written, grown or shrunk.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
 use std::fs::File;
@@ -23,24 +23,25 @@ pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the bytes of a sealed file, up to `max` of them.
+/// Returns the bytes of a sealed file of up to `max` bytes.
 ///
 /// # Errors
-/// `InvalidData`: it is not a sealed memory file (only reading from such a file never blocks), or
-/// it is longer than `max`.
+/// `InvalidData`: the descriptor is not a sealed memory file, or the file is longer than `max`.
+/// Other files are rejected because reading from them may block.
 pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; check(file, max)?];
-    // Independent of the shared file offset.
+    // The read does not depend on the file offset, which the other end shares.
     File::from(file.as_fd().try_clone_to_owned()?).read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 
-/// Checks that it is a sealed file of up to `max` bytes, and returns its length.
+/// Checks that a descriptor is a sealed file of up to `max` bytes, and returns the file's length.
 ///
 /// # Errors
 /// As [`read`].
 pub fn check(file: &impl AsFd, max: usize) -> io::Result<usize> {
-    let seals = fcntl_get_seals(file).map_err(|_| refused("a descriptor of something else"))?;
+    let seals =
+        fcntl_get_seals(file).map_err(|_| refused("a descriptor that is not a memory file"))?;
     if !seals.contains(SEALS) {
         return Err(refused("a memory file that is not sealed"));
     }
@@ -64,7 +65,7 @@ mod tests {
         let file = write("x", b"abc").unwrap();
         assert_eq!(read(&file, 3).unwrap(), b"abc");
         assert_eq!(read(&file, 3).unwrap(), b"abc", "and again");
-        assert!(read(&file, 2).is_err(), "longer");
+        assert!(read(&file, 2).is_err(), "it is longer than the maximum");
         assert!(rustix::io::write(&file, b"d").is_err());
         let open = memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
         assert!(
@@ -78,7 +79,7 @@ mod tests {
             read(&pipe, 3)
                 .unwrap_err()
                 .to_string()
-                .contains("something else")
+                .contains("not a memory file")
         );
     }
 }

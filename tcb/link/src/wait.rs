@@ -4,9 +4,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Waits until one of `sources` has one of its requested events or an error, for `timeout_ns` at
-/// most (unset: forever). Returns the names of the ready sources, in order; none after the timeout
-/// or a signal.
+/// Waits until one of `sources` has a requested event or an error, for at most `timeout_ns` (unset:
+/// forever). Returns the names of the ready sources, in order; empty after the timeout or a signal.
 #[must_use]
 pub fn wait_for<T: Copy>(
     sources: &[(T, BorrowedFd<'_>, PollFlags)],
@@ -16,7 +15,7 @@ pub fn wait_for<T: Copy>(
         .iter()
         .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
         .collect();
-    // Cannot fail: any number of nanoseconds fits.
+    // The conversion cannot fail, because any number of nanoseconds fits.
     let timeout = timeout_ns.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
     if poll(&mut fds, timeout.as_ref()).is_err() {
         return Vec::new();

@@ -1,11 +1,11 @@
-//! The agent: the only way for a page to enter or leave a domain's grant window.
+//! The agent, which maps all pages into a domain's grant window and unmaps them.
 //!
-//! The agent process shares only the domain's address space. It runs the stub ([`crate::stub`]),
-//! which requests work by a system call that its filter passes to the monitor. The monitor writes
-//! records into the argument pages, which the domain can read but not write, and answers with the
-//! number of records. The results of the system calls return in registers, which the kernel copies.
-//! So the domain can forge neither an operation nor its result. Only the agent's table holds
-//! descriptors of other domains' memory.
+//! The agent's process shares only the domain's address space. It runs the stub ([`crate::stub`]),
+//! which requests work by a system call that the agent's filter forwards to the monitor. The
+//! monitor writes records into the argument pages, which the domain can read but not write, and
+//! answers with the number of records. The stub returns the results of the system calls in
+//! registers, which the kernel copies. So the domain can forge neither an operation nor its result.
+//! Only the agent's table contains descriptors of other domains' memory.
 
 use crate::notify::{NotifyListener, PendingCall};
 use crate::process;
@@ -24,35 +24,35 @@ use std::time::Duration;
 pub(crate) const ARGS_PAGES: usize = 8;
 /// Records per batch.
 const RECORDS: usize = ARGS_PAGES * PAGE / RECORD_BYTES;
-/// The agent's first descriptor number for memories; it uses none below.
+/// The agent's first descriptor number for memories. Lower numbers are unused.
 const FIRST_NUMBER: u32 = 8;
 
-/// Why a batch failed.
+/// Failure of a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The agent missed the deadline. Its changes are unknown: kill the domain.
+    /// The agent missed the deadline. Its changes are unknown, so the domain must be killed.
     #[error("the agent did not answer in time")]
     Late,
-    /// The agent has ended, and the domain with it; or an earlier batch failed fatally.
+    /// The agent and its domain are dead, or an earlier batch failed fatally.
     #[error("the agent has ended")]
     Gone,
-    /// The kernel refused an operation and the whole batch was undone: nothing has changed.
+    /// The kernel refused an operation, and the whole batch was undone.
     #[error("the kernel refused: {0}")]
     Refused(io::Error),
-    /// The kernel refused to unmap pages. Some may still be mapped: kill the domain.
+    /// The kernel refused to unmap pages. Some may still be mapped, so the domain must be killed.
     #[error("pages could not be unmapped: {0}")]
     Stuck(io::Error),
-    /// The memory does not exist, or its number is taken.
+    /// The memory does not exist, or its number is already in use.
     #[error("memory number unknown or taken: {0}")]
     Memory(u32),
-    /// The slot is outside the window, or occurs twice in the batch. Nothing has changed.
+    /// The slot is outside of the window, or occurs twice in the batch. Nothing has changed.
     #[error("slot outside the window or given twice: {0}")]
     Slot(Slot),
-    /// The memory has no such page. Nothing has changed.
+    /// The memory has no page of this number. Nothing has changed.
     #[error("no such page: {0}")]
     Frame(u32),
-    /// A descriptor could not be passed to the agent: too many memories, or the descriptor is not a
-    /// memory's.
+    /// A descriptor could not be passed to the agent: the agent has too many memories, or the
+    /// descriptor is not one of a memory.
     #[error("the memory cannot be passed to the agent: {0}")]
     HandOver(io::Error),
 }
@@ -65,28 +65,28 @@ impl AgentError {
     }
 }
 
-/// The number of deadlines for an agent that only waits for a CPU, or for its domain to get a CPU
-/// in the middle of a fault. In these cases the machine is late, and killing the domain would not
-/// help.
-const PATIENCE: u32 = 20;
+/// The number of deadlines for an agent that only waits for a CPU, or waits while its domain lacks
+/// a CPU in the middle of a fault. In these cases the machine is overloaded, and killing the domain
+/// would not help.
+const DEADLINES_MAX: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
 #[derive(Clone, Copy, Debug)]
 struct AgentMemory {
-    /// The number of the read-write descriptor; the read-only one follows.
+    /// The number of the read-write descriptor. The next number is that of the read-only one.
     number: u32,
     frames: u64,
 }
 
 impl StubRecord {
-    /// Maps a run of the memory whose descriptors begin at `number`.
+    /// Returns a record that maps a run of the memory whose descriptors begin at `number`.
     fn map(run: &Run, number: u32) -> Self {
         let (number, prot) = if run.first.writable {
             (number, libc::PROT_READ | libc::PROT_WRITE)
         } else {
             (number + 1, libc::PROT_READ)
         };
-        // MAP_POPULATE, so that the domain's first access takes no fault.
+        // MAP_POPULATE prevents a page fault at the domain's first access.
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
         let offset = u64::from(run.first.frame) * PAGE as u64;
         let slot = run.first.slot.0;
@@ -94,22 +94,23 @@ impl StubRecord {
         Self::mmap(WINDOW, &slots, prot, flags, u64::from(number), offset)
     }
 
-    /// Maps a file starting at `offset` at pages of the range for foreign memory. Not populated,
-    /// because the shim does not access most of a virtual machine's memory.
+    /// Returns a record that maps a file, starting at `offset`, at pages of the range for foreign
+    /// memory. The mapping is not populated, because the shim does not access most of a virtual
+    /// machine's memory.
     fn map_foreign(pages: &Range<u32>, number: u32, offset: u64) -> Self {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         Self::mmap(FOREIGN, pages, prot, flags, number.into(), offset)
     }
 
-    /// Maps the reservation back over the run.
+    /// Returns a record that replaces the mapping of a run by the reservation.
     fn unmap(run: &Run) -> Self {
         let slot = run.first.slot.0;
         Self::reserve(WINDOW, &(slot..slot + run.pages))
     }
 
-    /// Maps a reservation over pages. A single call replaces them, so that no other mapping can be
-    /// placed in the range meanwhile.
+    /// Returns a record that replaces the mapping of pages by a reservation. A single call does
+    /// this, so that no other mapping can be placed in the range meanwhile.
     fn reserve(base: usize, pages: &Range<u32>) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         Self::mmap(base, pages, libc::PROT_NONE, flags, u64::MAX, 0)
@@ -134,15 +135,15 @@ impl StubRecord {
     }
 }
 
-/// The monitor's handle to a domain's agent. One thread uses it at a time; any thread may.
+/// The monitor's handle to a domain's agent. Any thread may use it, but only one at a time.
 #[derive(Debug)]
 pub struct Agent {
     listener: NotifyListener,
     args: Region,
-    /// The call in which the agent waits. `None` if it missed a deadline, failed to unmap pages, or
-    /// has ended: it then gets no more work.
-    waits_in: Option<u64>,
-    /// Its process.
+    /// The call in which the agent waits. `None` if the agent missed a deadline, failed to unmap
+    /// pages, or has exited; it then receives no more work.
+    pending_call: Option<u64>,
+    /// The agent's process id.
     pid: i32,
     window_slots: u32,
     deadline: Duration,
@@ -152,11 +153,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The default deadline of a batch. The time that the agent waits for a CPU or in the kernel
+    /// The default deadline of a batch. Time for which the agent waits for a CPU or in the kernel
     /// does not count, up to 20 times the deadline.
     pub const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// Takes over an agent that runs in its stub, and waits for its first call.
+    /// Creates the handle to an agent that runs in its stub, and waits for the agent's first call.
     pub(crate) fn start(
         listener: NotifyListener,
         args: Region,
@@ -166,7 +167,7 @@ impl Agent {
         let mut agent = Self {
             listener,
             args,
-            waits_in: None,
+            pending_call: None,
             pid,
             window_slots,
             deadline: Self::DEADLINE,
@@ -181,7 +182,7 @@ impl Agent {
 
     /// Closes an inherited descriptor of the agent.
     pub(crate) fn close(&mut self, number: u32) -> Result<(), AgentError> {
-        self.must(&[StubRecord::close(number)])
+        self.execute_required(&[StubRecord::close(number)])
     }
 
     /// Sets the deadline of later batches.
@@ -189,11 +190,11 @@ impl Agent {
         self.deadline = deadline;
     }
 
-    /// Registers a memory under `index`: its descriptor, and a read-only one, for which the kernel
-    /// permits no writable mapping.
+    /// Registers a memory under `index`, with a read-write descriptor and a read-only one, for
+    /// which the kernel permits no writable mapping.
     ///
     /// # Errors
-    /// [`AgentError::Memory`] if the index is taken; [`AgentError::HandOver`]; the fatal ones.
+    /// [`AgentError::Memory`] if the index is in use; [`AgentError::HandOver`]; the fatal errors.
     pub fn add_memory(
         &mut self,
         index: u32,
@@ -203,19 +204,20 @@ impl Agent {
         if self.memories.contains_key(&index) {
             return Err(AgentError::Memory(index));
         }
-        self.waiting()?;
+        self.current_call()?;
         let stat = rustix::fs::fstat(rw).map_err(|e| AgentError::HandOver(e.into()))?;
         let frames = u64::try_from(stat.st_size).unwrap_or(0) / PAGE as u64;
         let number = self.number();
         for (fd, at) in [(rw, number), (ro, number + 1)] {
-            // If one half fails, the next user of the number replaces the other.
+            // If the second descriptor cannot be passed, the next memory with this number replaces
+            // the first.
             self.put(fd, at).inspect_err(|_| self.free.push(number))?;
         }
         self.memories.insert(index, AgentMemory { number, frames });
         Ok(())
     }
 
-    /// Returns two unused numbers of the agent's table.
+    /// Allocates two adjacent numbers of the agent's table, and returns the first.
     fn number(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.next_number += 2;
@@ -223,18 +225,18 @@ impl Agent {
         })
     }
 
-    /// Passes a descriptor to the agent.
+    /// Passes a descriptor to the agent, under the number `at`.
     fn put(&mut self, fd: BorrowedFd<'_>, at: u32) -> Result<(), AgentError> {
-        let id = self.waiting()?;
+        let id = self.current_call()?;
         let put = self.listener.put(id, fd, at, false);
         put.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOENT) => self.lost(&error),
+            Some(libc::ENOENT) => self.fail(&error),
             _ => AgentError::HandOver(error),
         })
     }
 
-    /// Maps pages of a device of the domain, readable and writable, permanently. The agent keeps no
-    /// descriptor of it.
+    /// Maps pages of one of the domain's devices permanently, for reading and writing. The agent
+    /// keeps no descriptor of the device.
     ///
     /// # Errors
     /// Any [`AgentError`]; unless it is fatal, the slots are empty afterwards.
@@ -251,11 +253,11 @@ impl Agent {
                 .collect()
         };
         let undo: Vec<StubRecord> = runs.iter().map(StubRecord::unmap).collect();
-        self.map_by(device, maps, &undo)
+        self.map_through(device, maps, &undo)
     }
 
-    /// Maps a file starting at `offset` at pages of the range for foreign memory, for reading and
-    /// writing. The agent keeps no descriptor of it.
+    /// Maps a file, starting at `offset`, at pages of the range for foreign memory, for reading and
+    /// writing. The agent keeps no descriptor of the file.
     ///
     /// # Errors
     /// Any [`AgentError`]; unless it is fatal, the pages are unmapped afterwards.
@@ -266,27 +268,28 @@ impl Agent {
         pages: &Range<u32>,
     ) -> Result<(), AgentError> {
         let map = |number| vec![StubRecord::map_foreign(pages, number, offset)];
-        self.map_by(file, map, &[StubRecord::reserve(FOREIGN, pages)])
+        self.map_through(file, map, &[StubRecord::reserve(FOREIGN, pages)])
     }
 
-    /// Unmaps foreign memory exactly as it was mapped, a GiB per batch, each with the usual
-    /// deadline.
+    /// Unmaps foreign memory; `pages` must be the range of one mapping. Each batch unmaps up to 1
+    /// GiB, and has the usual deadline.
     ///
     /// # Errors
     /// Any [`AgentError`].
     pub fn unmap_foreign(&mut self, pages: &Range<u32>) -> Result<(), AgentError> {
         const GIB: u32 = (1 << 30) / PAGE as u32;
-        let mut left = pages.clone();
-        while !left.is_empty() {
-            let end = left.end.min((left.start / GIB + 1) * GIB);
-            self.must(&[StubRecord::reserve(FOREIGN, &(left.start..end))])?;
-            left.start = end;
+        let mut rest = pages.clone();
+        while !rest.is_empty() {
+            let end = rest.end.min((rest.start / GIB + 1) * GIB);
+            self.execute_required(&[StubRecord::reserve(FOREIGN, &(rest.start..end))])?;
+            rest.start = end;
         }
         Ok(())
     }
 
-    /// Passes the agent a descriptor, has it map by it, and closes its copy.
-    fn map_by(
+    /// Passes a descriptor to the agent, executes the records that map its file, and closes the
+    /// agent's copy.
+    fn map_through(
         &mut self,
         fd: BorrowedFd<'_>,
         records: impl FnOnce(u32) -> Vec<StubRecord>,
@@ -295,42 +298,43 @@ impl Agent {
         let number = self.number();
         let put = self.put(fd, number);
         put.inspect_err(|_| self.free.push(number))?;
-        let mapped = self.go(&records(number))?;
+        let mapped = self.execute(&records(number))?;
         self.close(number)?;
         self.free.push(number);
         if let Err((_, errno)) = mapped {
-            self.must(undo)?;
+            self.execute_required(undo)?;
             return Err(AgentError::Refused(errno));
         }
         Ok(())
     }
 
-    /// Removes a memory. Its mapped pages stay mapped: unmap them first.
+    /// Removes a memory. Pages of the memory that are mapped stay mapped, so the caller must unmap
+    /// them first.
     ///
     /// # Errors
-    /// [`AgentError::Memory`] if it does not exist; the fatal ones.
+    /// [`AgentError::Memory`] if it does not exist; the fatal errors.
     pub fn remove_memory(&mut self, index: u32) -> Result<(), AgentError> {
         let memory = self
             .memories
             .remove(&index)
             .ok_or(AgentError::Memory(index))?;
         self.free.push(memory.number);
-        self.must(&[memory.number, memory.number + 1].map(StubRecord::close))
+        self.execute_required(&[memory.number, memory.number + 1].map(StubRecord::close))
     }
 
-    /// Maps pages, all or none, replacing the slots' previous pages.
+    /// Maps pages, all or none, in place of the slots' previous pages.
     ///
     /// # Errors
-    /// Any [`AgentError`]; unless it is fatal, no slot shows a new page afterwards (a refused batch
-    /// leaves the slots that it touched empty).
+    /// Any [`AgentError`]. Unless it is fatal, no slot has a new page afterwards; a refused batch
+    /// leaves the slots that it has changed empty.
     pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
-        self.waiting()?;
+        self.current_call()?;
         let runs = runs::of_maps(maps.iter().copied()).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
         let records: Result<Vec<StubRecord>, _> =
             runs.iter().map(|run| self.map_record(run)).collect();
-        if let Err((at, errno)) = self.go(&records?)? {
-            // The failed run may have lost its reservation already, so it is undone too.
+        if let Err((at, errno)) = self.execute(&records?)? {
+            // The failed run may already have lost its reservation, so it is also undone.
             self.unmap_runs(runs.get(..=at).unwrap_or(&runs))?;
             return Err(AgentError::Refused(errno));
         }
@@ -348,13 +352,13 @@ impl Agent {
         Ok(StubRecord::map(run, known.number))
     }
 
-    /// Unmaps the pages in these slots. When this returns, no instruction of the domain can reach
-    /// them: the kernel has flushed the translations on every CPU.
+    /// Unmaps the pages in these slots. When this returns, no instruction of the domain can access
+    /// them, because the kernel has flushed the translations on every CPU.
     ///
     /// # Errors
     /// Any [`AgentError`]. An empty slot is not an error.
     pub fn unmap(&mut self, slots: &[Slot]) -> Result<(), AgentError> {
-        self.waiting()?;
+        self.current_call()?;
         let runs = runs::of_slots(slots).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
         self.unmap_runs(&runs)
@@ -362,7 +366,7 @@ impl Agent {
 
     fn unmap_runs(&mut self, runs: &[Run]) -> Result<(), AgentError> {
         let records: Vec<StubRecord> = runs.iter().map(StubRecord::unmap).collect();
-        self.must(&records)
+        self.execute_required(&records)
     }
 
     fn check_slots(&self, runs: &[Run]) -> Result<(), AgentError> {
@@ -375,28 +379,31 @@ impl Agent {
         Ok(())
     }
 
-    fn waiting(&self) -> Result<u64, AgentError> {
-        self.waits_in.ok_or(AgentError::Gone)
+    fn current_call(&self) -> Result<u64, AgentError> {
+        self.pending_call.ok_or(AgentError::Gone)
     }
 
-    /// Makes the agent execute records that unmap or close. A failure is fatal.
-    fn must(&mut self, records: &[StubRecord]) -> Result<(), AgentError> {
-        self.go(records)?.map_err(|(_, errno)| {
-            self.waits_in = None;
+    /// Makes the agent execute records that unmap pages or close descriptors. A failure is fatal.
+    fn execute_required(&mut self, records: &[StubRecord]) -> Result<(), AgentError> {
+        self.execute(records)?.map_err(|(_, errno)| {
+            self.pending_call = None;
             AgentError::Stuck(errno)
         })
     }
 
-    /// Makes the agent execute records, as many at once as the argument pages hold. The inner error
-    /// is the number of records done before one returned an unexpected result, and that result.
-    fn go(&mut self, records: &[StubRecord]) -> Result<Result<(), (usize, io::Error)>, AgentError> {
+    /// Makes the agent execute records, in batches that fit the argument pages. The inner error is
+    /// the number of records executed before one returned an unexpected result, and that result.
+    fn execute(
+        &mut self,
+        records: &[StubRecord],
+    ) -> Result<Result<(), (usize, io::Error)>, AgentError> {
         for (n, batch) in records.chunks(RECORDS).enumerate() {
-            let id = self.waiting()?;
+            let id = self.current_call()?;
             for (at, record) in batch.iter().enumerate() {
                 record.write(self.args.span(), at * RECORD_BYTES);
             }
             let sent = self.listener.answer(id, batch.len() as i64, 0);
-            sent.map_err(|error| self.lost(&error))?;
+            sent.map_err(|error| self.fail(&error))?;
             let [done, result, ..] = self.receive(self.deadline)?.args;
             let done = usize::try_from(done).unwrap_or(usize::MAX);
             if done < batch.len() {
@@ -409,19 +416,20 @@ impl Agent {
     }
 
     fn receive(&mut self, within: Duration) -> Result<PendingCall, AgentError> {
-        self.waits_in = None;
+        self.pending_call = None;
         let (mut wait, mut used_ns) = (within, None);
-        for _ in 0..=PATIENCE {
+        for _ in 0..=DEADLINES_MAX {
             match self.listener.receive(wait) {
                 Ok(Some(call)) => {
-                    self.waits_in = Some(call.id);
+                    self.pending_call = Some(call.id);
                     return Ok(call);
                 }
                 Ok(None) if wait.is_zero() => break,
                 Ok(None) => {}
-                Err(error) => return Err(self.lost(&error)),
+                Err(error) => return Err(self.fail(&error)),
             }
-            // If the agent is stopped, or had a CPU for half of the time, the agent itself is late.
+            // If the agent is stopped, or had a CPU for half of the time, the delay is the agent's
+            // fault.
             let now_ns = process::cpu_ns(self.pid);
             let worked = used_ns.replace(now_ns).is_some_and(|before: Option<u64>| {
                 let worked_ns = now_ns
@@ -430,15 +438,16 @@ impl Agent {
                 worked_ns.is_none_or(|ns| u128::from(ns) > within.as_nanos() / 2)
             });
             if worked || !matches!(process::state(self.pid), Some('R' | 'D')) {
-                // An agent that has just got a CPU and answered is not runnable either.
+                // An agent that has just received a CPU and answered is also not runnable, so check
+                // once more.
                 wait = Duration::ZERO;
             }
         }
         Err(AgentError::Late)
     }
 
-    fn lost(&mut self, error: &io::Error) -> AgentError {
-        self.waits_in = None;
+    fn fail(&mut self, error: &io::Error) -> AgentError {
+        self.pending_call = None;
         match error.raw_os_error() {
             Some(libc::ENOENT) => AgentError::Gone,
             _ => AgentError::Late,

@@ -1,21 +1,21 @@
-//! An assembler for system-call filters: translates rules into a classic BPF program.
+//! An assembler for system-call filters, which translates rules into a classic BPF program.
 //!
-//! It supports only the tests that the policies need. Independently of the rules, a call of another
-//! architecture (`int 0x80`) or of the x32 ABI kills the process, since their numbers denote other
-//! calls.
+//! It supports only the tests that the policies need. Whatever the rules, a call of another
+//! architecture (`int 0x80`) or of the x32 ABI kills the process, because the same number means
+//! another call there.
 
 use libc::{c_long, sock_filter};
 
-/// The action on a call.
+/// Action on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterAction {
-    /// The call runs.
+    /// The kernel executes the call.
     Allow,
-    /// The call returns this errno without running (0 pretends success).
+    /// The call returns this errno and is not executed (0 simulates success).
     Errno(u16),
     /// The holder of the listener answers the call.
     Notify,
-    /// The process dies by SIGSYS.
+    /// The process is killed by SIGSYS.
     Kill,
 }
 
@@ -36,19 +36,19 @@ pub(crate) enum ArgumentTest {
     /// All 64 bits of the argument equal this value.
     Is(u8, u64),
     /// The low 32 bits of the argument are below this value. For arguments that the kernel takes as
-    /// `int` or `unsigned int` (descriptors), whose high bits it ignores as well.
+    /// `int` or `unsigned int` (descriptors): the kernel also ignores their high bits.
     Below32(u8, u32),
-    /// None of these bits is set in the low 32 bits, and no high bit is set.
+    /// No bit other than these is set.
     NoneBut(u8, u32),
     /// The low 32 bits, with the bits of `.1` cleared, are one of these.
     OneOf(u8, u32, &'static [u32]),
-    /// All these bits of the low 32 are set.
+    /// All these bits are set in the low 32 bits.
     All(u8, u32),
     /// The high 32 bits, without the bits of `.1`, equal this value.
     High(u8, u32, u32),
-    /// Argument `.0` is an address and argument `.1` a length; the range lies within the `.3` bytes
-    /// starting at `.2`. The base must be aligned to 4 GiB, the size 1 … 4 GiB, and the length not
-    /// 0.
+    /// Argument `.0` is an address and argument `.1` a length that is not 0; the range lies within
+    /// the `.3` bytes starting at `.2`. The base `.2` must be aligned to 4 GiB, and the size `.3`
+    /// must be 1 byte … 4 GiB.
     Inside(u8, u8, u64, u64),
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum ArgumentTest {
 pub(crate) struct SyscallRule {
     /// Its number.
     pub(crate) nr: c_long,
-    /// The tests, all of which must hold for `then`.
+    /// The tests. The action is `then` if all of them hold.
     pub(crate) tests: Vec<ArgumentTest>,
     /// The action if all tests hold.
     pub(crate) then: FilterAction,
@@ -90,8 +90,8 @@ const fn hi(arg: u8) -> u32 {
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A jump's target within a test: an instruction, by its distance from the next one, or
-/// `otherwise`.
+/// A jump's target within a test: an instruction, given by its distance from the next one, or the
+/// action `otherwise`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum JumpTarget {
     Skip(u8),
@@ -178,8 +178,8 @@ impl ArgumentTest {
                 need(JEQ, 0),
                 op(LD, lo(len)),
                 forbid(JEQ, 0),
-                // The last byte's offset: the sum does not carry out of 32 bits, and lies below the
-                // end.
+                // Compute the last byte's offset. The sum must not overflow 32 bits, and must be
+                // below the end.
                 op(LD, lo(addr)),
                 op(TAX, 0),
                 op(LD, lo(len)),
@@ -204,7 +204,8 @@ const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Returns the program of `rules`, tried in order; `default` applies to calls that no rule names.
+/// Returns the program of `rules`, which are tried in order. `default` applies to calls without a
+/// rule.
 pub(crate) fn assemble(rules: &[SyscallRule], default: FilterAction) -> Vec<sock_filter> {
     let mut program = vec![
         jump(LD, ARCH, 0, 0),
@@ -219,7 +220,8 @@ pub(crate) fn assemble(rules: &[SyscallRule], default: FilterAction) -> Vec<sock
         for test in &rule.tests {
             test.draft(&mut drafts);
         }
-        // … tests, then, otherwise. A rule's tests overwrite A, so each rule ends with a return.
+        // A rule consists of its tests, `then` and `otherwise`. The tests overwrite A, so each rule
+        // ends with a return.
         let fail = drafts.len() + 1;
         let skip = if drafts.is_empty() {
             1
@@ -244,8 +246,8 @@ pub(crate) fn assemble(rules: &[SyscallRule], default: FilterAction) -> Vec<sock
     program
 }
 
-/// Converts a jump's distance. Rules are constants of this crate, so a longer distance is a bug
-/// here.
+/// Converts a jump's distance. Rules are constants of this crate, so a longer distance is a bug of
+/// this crate.
 fn short(distance: usize) -> u8 {
     u8::try_from(distance).expect("a rule of at most 255 instructions")
 }
@@ -254,7 +256,7 @@ fn short(distance: usize) -> u8 {
 pub(crate) mod tests {
     use super::*;
 
-    /// The kernel's result for a call.
+    /// Returns the kernel's result for a call.
     pub(crate) fn run(program: &[sock_filter], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
         let load = |k: u32| match k {
             NR => nr,
@@ -299,15 +301,15 @@ pub(crate) mod tests {
         }
     }
 
-    /// The result for a call of this architecture.
+    /// Returns the result for a call of this architecture.
     pub(crate) fn decide(program: &[sock_filter], nr: c_long, args: [u64; 6]) -> u32 {
         run(program, nr as u32, AUDIT_ARCH_X86_64, args)
     }
 
-    const YES: u32 = libc::SECCOMP_RET_ALLOW;
-    const NO: u32 = libc::SECCOMP_RET_ERRNO | 7;
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+    const DENIED: u32 = libc::SECCOMP_RET_ERRNO | 7;
 
-    fn one(test: ArgumentTest) -> Vec<sock_filter> {
+    fn filter_with(test: ArgumentTest) -> Vec<sock_filter> {
         let rules = [
             SyscallRule {
                 nr: 10,
@@ -327,7 +329,7 @@ pub(crate) mod tests {
 
     #[test]
     fn other_architectures_and_x32_are_killed() {
-        let program = one(ArgumentTest::Is(0, 0));
+        let program = filter_with(ArgumentTest::Is(0, 0));
         assert_eq!(
             run(&program, 10, 0x4000_0003, [0; 6]),
             libc::SECCOMP_RET_KILL_PROCESS
@@ -344,7 +346,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unnamed_calls_get_the_default_action() {
-        let program = one(ArgumentTest::Is(0, 0));
+        let program = filter_with(ArgumentTest::Is(0, 0));
         assert_eq!(decide(&program, 12, [0; 6]), libc::SECCOMP_RET_ERRNO | 1);
         assert_eq!(decide(&program, 11, [9; 6]), libc::SECCOMP_RET_USER_NOTIF);
     }
@@ -356,47 +358,55 @@ pub(crate) mod tests {
         let high = ArgumentTest::High(0, 0x3ff, 0x7000);
         let whole = ArgumentTest::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
         for (test, args, expected) in [
-            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x1_0000_0002], YES),
-            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x2], NO),
-            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x1_0000_0003], NO),
-            (ArgumentTest::Below32(0, 512), [511, 0], YES),
-            (ArgumentTest::Below32(0, 512), [512, 0], NO),
-            (ArgumentTest::Below32(0, 512), [0xffff_ffff, 0], NO),
-            (ArgumentTest::Below32(0, 512), [0x1_0000_0000, 0], YES),
-            (ArgumentTest::Below32(0, 512), [0x1_0000_0200, 0], NO),
-            (ArgumentTest::NoneBut(0, 3), [3, 0], YES),
-            (ArgumentTest::NoneBut(0, 3), [4, 0], NO),
-            (ArgumentTest::NoneBut(0, 3), [1 << 40, 0], NO),
-            (ONE_OF, [0, 0], YES),
-            (ONE_OF, [0x89, 0], YES),
-            (ONE_OF, [0x18a, 0], YES),
-            (ONE_OF, [7, 0], NO),
-            (ONE_OF, [0x8b, 0], NO),
-            (ONE_OF, [0x200, 0], NO),
-            (ArgumentTest::All(0, 0x11), [0x1f, 0], YES),
-            (ArgumentTest::All(0, 0x11), [0x10, 0], NO),
-            (ArgumentTest::All(0, 0x11), [0x01, 0], NO),
-            (high, [0x7000_0000_0000, 0], YES),
-            (high, [0x73ff_ffff_f000, 0], YES),
-            (high, [0x7400_0000_0000, 0], NO),
-            (high, [0x6fff_ffff_f000, 0], NO),
-            (window, [0x6000_0000_0000, 0x1000], YES),
-            (window, [0x6000_0000_0000, 0x10_0000], YES),
-            (window, [0x6000_0000_0000, 0x10_0001], NO),
-            (window, [0x6000_000f_f000, 0x1000], YES),
-            (window, [0x6000_000f_f000, 0x2000], NO),
-            (window, [0x6000_0010_0000, 0x1000], NO),
-            (window, [0x6000_0000_0000, 0], NO),
-            (window, [0x6000_0000_0000, 0x1_0000_1000], NO),
-            (window, [0x6000_ffff_f000, 0xffff_ffff], NO),
-            (window, [0x5fff_ffff_f000, 0x1000], NO),
-            (window, [0x0000_0000_1000, 0x1000], NO),
-            (whole, [0x6000_0000_0000, 0xffff_f000], YES),
-            (whole, [0x6000_ffff_f000, 0x1000], YES),
-            (whole, [0x6000_ffff_f000, 0x2000], NO),
+            (
+                ArgumentTest::Is(1, 0x1_0000_0002),
+                [0, 0x1_0000_0002],
+                ALLOWED,
+            ),
+            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x2], DENIED),
+            (
+                ArgumentTest::Is(1, 0x1_0000_0002),
+                [0, 0x1_0000_0003],
+                DENIED,
+            ),
+            (ArgumentTest::Below32(0, 512), [511, 0], ALLOWED),
+            (ArgumentTest::Below32(0, 512), [512, 0], DENIED),
+            (ArgumentTest::Below32(0, 512), [0xffff_ffff, 0], DENIED),
+            (ArgumentTest::Below32(0, 512), [0x1_0000_0000, 0], ALLOWED),
+            (ArgumentTest::Below32(0, 512), [0x1_0000_0200, 0], DENIED),
+            (ArgumentTest::NoneBut(0, 3), [3, 0], ALLOWED),
+            (ArgumentTest::NoneBut(0, 3), [4, 0], DENIED),
+            (ArgumentTest::NoneBut(0, 3), [1 << 40, 0], DENIED),
+            (ONE_OF, [0, 0], ALLOWED),
+            (ONE_OF, [0x89, 0], ALLOWED),
+            (ONE_OF, [0x18a, 0], ALLOWED),
+            (ONE_OF, [7, 0], DENIED),
+            (ONE_OF, [0x8b, 0], DENIED),
+            (ONE_OF, [0x200, 0], DENIED),
+            (ArgumentTest::All(0, 0x11), [0x1f, 0], ALLOWED),
+            (ArgumentTest::All(0, 0x11), [0x10, 0], DENIED),
+            (ArgumentTest::All(0, 0x11), [0x01, 0], DENIED),
+            (high, [0x7000_0000_0000, 0], ALLOWED),
+            (high, [0x73ff_ffff_f000, 0], ALLOWED),
+            (high, [0x7400_0000_0000, 0], DENIED),
+            (high, [0x6fff_ffff_f000, 0], DENIED),
+            (window, [0x6000_0000_0000, 0x1000], ALLOWED),
+            (window, [0x6000_0000_0000, 0x10_0000], ALLOWED),
+            (window, [0x6000_0000_0000, 0x10_0001], DENIED),
+            (window, [0x6000_000f_f000, 0x1000], ALLOWED),
+            (window, [0x6000_000f_f000, 0x2000], DENIED),
+            (window, [0x6000_0010_0000, 0x1000], DENIED),
+            (window, [0x6000_0000_0000, 0], DENIED),
+            (window, [0x6000_0000_0000, 0x1_0000_1000], DENIED),
+            (window, [0x6000_ffff_f000, 0xffff_ffff], DENIED),
+            (window, [0x5fff_ffff_f000, 0x1000], DENIED),
+            (window, [0x0000_0000_1000, 0x1000], DENIED),
+            (whole, [0x6000_0000_0000, 0xffff_f000], ALLOWED),
+            (whole, [0x6000_ffff_f000, 0x1000], ALLOWED),
+            (whole, [0x6000_ffff_f000, 0x2000], DENIED),
         ] {
             let [a, b] = args;
-            let got = decide(&one(test), 10, [a, b, 0, 0, 0, 0]);
+            let got = decide(&filter_with(test), 10, [a, b, 0, 0, 0, 0]);
             assert_eq!(got, expected, "{test:?} of {args:x?}");
         }
     }

@@ -1,13 +1,13 @@
 //! The code that the new process runs between its creation and `exec`. It uses only raw system
-//! calls: the process is a copy of one thread of a multi-threaded process, so nothing in the copy
-//! ever releases locks that other threads held.
+//! calls, because the process is a copy of one thread of a multi-threaded process: locks that other
+//! threads held are never released in the copy.
 
 use libc::{c_char, c_int, c_long};
 use std::os::fd::RawFd;
 
-/// The program's initial descriptors, in the order of their numbers: the five of
-/// [`abi::layout::fd`], then those that are mapped during the start and closed.
-pub(crate) const HANDED: usize = 10;
+/// The number of the program's initial descriptors. The first five are those of
+/// [`abi::layout::fd`]; the others are mapped during the start and then closed.
+pub(crate) const INITIAL_FDS: usize = 10;
 /// Number of the stub's page.
 pub(crate) const STUB: u64 = 5;
 /// Number of the argument pages (read-only).
@@ -19,32 +19,32 @@ pub(crate) const FRAMES: u64 = 8;
 /// Number of the mailbox.
 pub(crate) const MAILBOX: u64 = 9;
 
-/// Descriptors are first moved above this number, so that none occupies the final number of
-/// another.
-const ASIDE: c_long = 64;
-/// The largest number of the agent's descriptors: two for each memory.
+/// Descriptors are first moved to this number or above, so that none occupies the final number of
+/// another one.
+const MOVED_FDS_MIN: c_long = 64;
+/// The maximum number of the agent's descriptors, of which each memory takes two.
 const AGENT_NOFILE: u64 = 16 << 10;
 const STACK_BYTES: u64 = 8 << 20;
 
-/// Everything that the new process needs, prepared before it exists.
+/// Data for the new process, prepared before its creation.
 pub(crate) struct ChildPlan<'a> {
-    /// Its end of the link to the monitor.
+    /// The process's end of the link to the monitor.
     pub(crate) link: RawFd,
-    /// The monitor's end. The process has a copy, which it must close.
+    /// The monitor's end of the link. The process has a copy of it, which it must close.
     pub(crate) other_end: RawFd,
     pub(crate) program: RawFd,
     /// Terminated by a null pointer.
     pub(crate) argv: &'a [*const c_char],
-    pub(crate) fds: [RawFd; HANDED],
-    /// The CPU that the monitor runs on.
+    pub(crate) fds: [RawFd; INITIAL_FDS],
+    /// The CPU on which the monitor runs.
     pub(crate) cpu: usize,
 }
 
-/// A step that can fail.
+/// A step of the start that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum StartStep {
-    /// Nothing has failed; executing the program is next.
+    /// All steps before `exec` have succeeded.
     Ready,
     Link,
     Namespaces,
@@ -55,29 +55,29 @@ pub(crate) enum StartStep {
 }
 
 impl StartStep {
-    /// Describes a step.
+    /// Returns a description of a step.
     pub(crate) fn text(byte: u8) -> &'static str {
         const NAMES: [&str; 7] = [
             "starting",
             "waiting for the monitor",
             "entering the empty namespaces",
-            "arranging descriptors",
+            "moving descriptors",
             "setting limits",
-            "giving up privileges",
+            "dropping privileges",
             "executing the program",
         ];
         NAMES.get(usize::from(byte)).copied().unwrap_or("starting")
     }
 }
 
-/// The size of the process's report on the link: a step, the errno, and 1 if it could not empty its
-/// file system.
+/// The size of the process's report on the link in bytes: a step, the errno, and 1 if the process
+/// could not empty its file system.
 pub(crate) const REPORT_BYTES: usize = 8;
 
-fn report(link: c_long, step: StartStep, errno: c_int, full_root: bool) {
+fn report(link: c_long, step: StartStep, errno: c_int, has_files: bool) {
     let mut bytes = [0; REPORT_BYTES];
     bytes[0] = step as u8;
-    bytes[1] = u8::from(full_root);
+    bytes[1] = u8::from(has_files);
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
     let _ = sys(
         libc::SYS_write,
@@ -86,8 +86,8 @@ fn report(link: c_long, step: StartStep, errno: c_int, full_root: bool) {
 }
 
 fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
-    // SAFETY: called in a process that will execute another program or exit; every pointer that
-    // this module passes points to memory that outlives the call.
+    // SAFETY: the calling process will execute another program or exit. Every pointer that this
+    // module passes points to memory that outlives the call.
     let r = unsafe { libc::syscall(nr, a, b, c, d, e) };
     if r == -1 {
         // SAFETY: the thread's own errno.
@@ -97,12 +97,13 @@ fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
     }
 }
 
-/// Executes the program, or exits. `enter` holds descriptors of the mount and the network namespace
-/// to enter; with `own_mounts`, the process is in a separate mount namespace, which it empties.
+/// Executes the program, or exits. `enter` contains descriptors of the mount and the network
+/// namespace to enter. With `own_mounts`, the process is in a separate mount namespace, which it
+/// empties.
 ///
 /// # Safety
-/// Must be called only in a process just created by a plain clone (no shared memory): it changes
-/// the whole state of the caller, and does not return.
+/// The caller must be a process that was just created by a plain clone (no shared memory): the
+/// function changes the whole state of the process, and does not return.
 pub(crate) unsafe fn run(plan: &ChildPlan<'_>, enter: Option<[RawFd; 2]>, own_mounts: bool) -> ! {
     let mut link = plan.link as c_long;
     if let Err((step, errno)) = become_program(plan, enter, own_mounts, &mut link) {
@@ -119,16 +120,18 @@ fn become_program(
     own_mounts: bool,
     link: &mut c_long,
 ) -> Result<(), (StartStep, c_int)> {
-    // Wait until the monitor traces this process, since from then on it dies with the monitor. A
-    // byte on the link confirms the tracing; end-of-file means that the monitor has died.
+    // Wait until the monitor traces this process, because only a traced process dies with the
+    // monitor. A byte on the link confirms the tracing; end-of-file means that the monitor has
+    // died.
     let _ = sys(libc::SYS_close, [plan.other_end as c_long, 0, 0, 0, 0]);
-    stay_on(plan.cpu);
-    let mut go = 0u8;
-    let read = sys(libc::SYS_read, [*link, &raw mut go as c_long, 1, 0, 0]);
+    pin_to(plan.cpu);
+    let mut started = 0u8;
+    let read = sys(libc::SYS_read, [*link, &raw mut started as c_long, 1, 0, 0]);
     if read.map_err(|errno| (StartStep::Link, errno))? != 1 {
         return Err((StartStep::Link, libc::EPIPE));
     }
-    // Before descriptors are arranged, since the namespaces' descriptors may occupy the numbers.
+    // Enter the namespaces before the descriptors are moved, because the namespaces' descriptors
+    // may have the same numbers.
     if let Some([mounts, network]) = enter {
         for (fd, kind) in [(mounts, libc::CLONE_NEWNS), (network, libc::CLONE_NEWNET)] {
             let call = [fd as c_long, kind as c_long, 0, 0, 0];
@@ -142,8 +145,8 @@ fn become_program(
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
     sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (StartStep::Privileges, errno))?;
     unblock_signals().map_err(|errno| (StartStep::Privileges, errno))?;
-    // A domain sleeps for tens of microseconds; with the default slack each sleep may be 50 µs too
-    // long.
+    // A domain sleeps for tens of microseconds. With the default timer slack, each sleep may be 50
+    // µs too long.
     let _ = sys(
         libc::SYS_prctl,
         [libc::PR_SET_TIMERSLACK as c_long, 1, 0, 0, 0],
@@ -166,12 +169,12 @@ fn become_program(
     }
 }
 
-/// Empties the process's own mount namespace, reports the result, and holds the namespace until the
-/// link's other end is closed.
+/// Empties the process's mount namespace, reports the result, and waits until the link's other end
+/// is closed.
 ///
 /// # Safety
 /// As for [`run`].
-pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
+pub(crate) unsafe fn hold_empty_namespaces(link: RawFd, other_end: RawFd) -> ! {
     let link = link as c_long;
     let _ = sys(libc::SYS_close, [other_end as c_long, 0, 0, 0, 0]);
     let emptied = empty_root().is_ok();
@@ -183,20 +186,26 @@ pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
     unsafe { std::hint::unreachable_unchecked() }
 }
 
-/// Moves the descriptors to their numbers. The link and the program get higher numbers, closed by
-/// `exec`. Returns the program's.
+/// Moves the descriptors to their final numbers. The link and the program have higher numbers,
+/// which `exec` closes. Returns the program's number.
 fn descriptors(plan: &ChildPlan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
-    let aside = |fd: RawFd| {
+    let move_up = |fd: RawFd| {
         sys(
             libc::SYS_fcntl,
-            [fd as c_long, libc::F_DUPFD_CLOEXEC as c_long, ASIDE, 0, 0],
+            [
+                fd as c_long,
+                libc::F_DUPFD_CLOEXEC as c_long,
+                MOVED_FDS_MIN,
+                0,
+                0,
+            ],
         )
     };
-    *link = aside(plan.link)?;
-    let program = aside(plan.program)?;
-    let mut moved = [0; HANDED];
+    *link = move_up(plan.link)?;
+    let program = move_up(plan.program)?;
+    let mut moved = [0; INITIAL_FDS];
     for (to, from) in moved.iter_mut().zip(plan.fds) {
-        *to = aside(from)?;
+        *to = move_up(from)?;
     }
     for (number, from) in (0..).zip(moved) {
         sys(libc::SYS_dup3, [from, number, 0, 0, 0])?;
@@ -204,10 +213,10 @@ fn descriptors(plan: &ChildPlan<'_>, link: &mut c_long) -> Result<c_long, c_int>
     Ok(program)
 }
 
-/// Pins the process to the monitor's CPU during the start: each step is a wake-up in both
-/// directions, and a wake-up of another CPU can cost fifty times as much. Both processes get their
-/// CPUs at the end.
-fn stay_on(cpu: usize) {
+/// Pins the process to the monitor's CPU during the start: each step needs a wake-up in both
+/// directions, and a wake-up on another CPU can cost fifty times as much. The CPUs of domain and
+/// agent are set at the end of the start.
+fn pin_to(cpu: usize) {
     let mut set = [0u64; 16];
     if let Some(word) = set.get_mut(cpu / 64) {
         *word = 1 << (cpu % 64);
@@ -224,7 +233,7 @@ fn limits() -> Result<(), c_int> {
         let new = &raw const limit as c_long;
         sys(libc::SYS_prlimit64, [0, resource as c_long, new, 0, 0]).map(drop)
     };
-    let hard = |resource: libc::__rlimit_resource_t| {
+    let hard_limit = |resource: libc::__rlimit_resource_t| {
         let mut old = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
@@ -239,18 +248,18 @@ fn limits() -> Result<(), c_int> {
     set(libc::RLIMIT_CORE, both(0))?;
     set(
         libc::RLIMIT_NOFILE,
-        both(hard(libc::RLIMIT_NOFILE)?.min(AGENT_NOFILE)),
+        both(hard_limit(libc::RLIMIT_NOFILE)?.min(AGENT_NOFILE)),
     )?;
-    // A limited stack also preserves the kernel's usual address layout, which an unlimited stack
-    // would change.
+    // The limit of the stack also preserves the kernel's usual address layout, which an unlimited
+    // stack would change.
     set(
         libc::RLIMIT_STACK,
-        both(hard(libc::RLIMIT_STACK)?.min(STACK_BYTES)),
+        both(hard_limit(libc::RLIMIT_STACK)?.min(STACK_BYTES)),
     )
 }
 
-/// Replaces the file system by an empty read-only one: `pivot_root` into a new tmpfs, mounted over
-/// one of the usual directories.
+/// Replaces the file system by an empty read-only one: mounts a new tmpfs over one of the usual
+/// directories, and calls `pivot_root` into it.
 fn empty_root() -> Result<(), c_int> {
     let text = |s: &'static std::ffi::CStr| s.as_ptr() as c_long;
     let here = text(c".");
@@ -277,7 +286,7 @@ fn empty_root() -> Result<(), c_int> {
     sys(libc::SYS_mount, [0, text(c"/"), 0, read_only as c_long, 0]).map(drop)
 }
 
-/// Unblocks all signals, because the mask of the thread that starts domains is inherited.
+/// Unblocks all signals, because the process inherits the mask of the thread that starts domains.
 fn unblock_signals() -> Result<(), c_int> {
     let none = 0u64;
     let mask = &raw const none as c_long;

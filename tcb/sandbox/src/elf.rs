@@ -1,5 +1,6 @@
-//! The properties of a program on which its start depends: it needs no loader, its entry point, the
-//! range that its start-up code protects, and the monitor's version for which it was built.
+//! Properties of a program that its start needs: that it has no dynamic loader, its entry point,
+//! the range that its start-up code protects, and the version of the monitor for which it was
+//! built.
 
 use abi::PAGE;
 use abi::version::version_in;
@@ -9,16 +10,16 @@ use std::os::unix::fs::FileExt;
 
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-/// The maximum number of program headers, larger than that of any real program.
+/// The maximum number of program headers, above that of any real program.
 const SEGMENTS_MAX: u16 = 64;
-/// The maximum number of bytes of notes, larger than that of any real program.
+/// The maximum size of notes in bytes, above that of any real program.
 const NOTES_MAX: u64 = 4096;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const EM_X86_64: u16 = 62;
 
-/// A program that can run as a domain. Addresses are those of the file.
+/// A program that can run as a domain. Its addresses are those in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ElfProgram {
     entry: u64,
@@ -26,7 +27,7 @@ pub(crate) struct ElfProgram {
     version: Option<u32>,
 }
 
-/// Returns the `N` bytes at `offset`.
+/// Returns the `N` bytes at `offset`, or zeros if they are not inside.
 fn bytes<const N: usize>(of: &[u8], offset: usize) -> [u8; N] {
     let field = of
         .get(offset..offset + N)
@@ -35,25 +36,25 @@ fn bytes<const N: usize>(of: &[u8], offset: usize) -> [u8; N] {
 }
 
 impl ElfProgram {
-    /// Reads the headers.
+    /// Reads the headers of a program.
     ///
     /// # Errors
-    /// The defect of the file, as [`io::ErrorKind::InvalidData`]; or reading it failed.
+    /// [`io::ErrorKind::InvalidData`] with the defect of the file, or the error of a read.
     pub(crate) fn read(file: &File) -> io::Result<Self> {
-        let not = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0)?;
         if !header.starts_with(b"\x7fELF\x02\x01")
             || u16::from_le_bytes(bytes(&header, 18)) != EM_X86_64
         {
-            return Err(not("not an x86-64 ELF program"));
+            return Err(invalid("not an x86-64 ELF program"));
         }
         let segments_at = u64::from_le_bytes(bytes(&header, 32));
         let segments = u16::from_le_bytes(bytes(&header, 56));
         if u16::from_le_bytes(bytes(&header, 54)) as usize != SEGMENT_BYTES
             || segments > SEGMENTS_MAX
         {
-            return Err(not("unusual program headers"));
+            return Err(invalid("unusual program headers"));
         }
         let mut program = Self {
             entry: u64::from_le_bytes(bytes(&header, 24)),
@@ -65,10 +66,10 @@ impl ElfProgram {
             let mut segment = [0; SEGMENT_BYTES];
             file.read_exact_at(
                 &mut segment,
-                at.ok_or_else(|| not("unusual program headers"))?,
+                at.ok_or_else(|| invalid("unusual program headers"))?,
             )?;
             match u32::from_le_bytes(bytes(&segment, 0)) {
-                PT_INTERP => return Err(not("needs a dynamic loader: link it statically")),
+                PT_INTERP => return Err(invalid("needs a dynamic loader: link it statically")),
                 PT_GNU_RELRO => {
                     let addr = u64::from_le_bytes(bytes(&segment, 16));
                     let len = u64::from_le_bytes(bytes(&segment, 40));
@@ -78,7 +79,7 @@ impl ElfProgram {
                     let field = |at| u64::from_le_bytes(bytes(&segment, at));
                     let mut notes = vec![0; field(32).min(NOTES_MAX) as usize];
                     file.read_exact_at(&mut notes, field(8))?;
-                    // Notes are aligned like their segment: to 4 bytes, or to 8.
+                    // Notes are aligned like their segment, to 4 or 8 bytes.
                     let align = if field(48) == 8 { 8 } else { 4 };
                     program.version = version_in(&notes, align);
                 }
@@ -88,14 +89,15 @@ impl ElfProgram {
         Ok(program)
     }
 
-    /// Returns the version of the monitor for which it was built, if it is a domain's program.
+    /// Returns the version of the monitor for which the program was built, if it is a domain's
+    /// program.
     pub(crate) fn version(&self) -> Option<u32> {
         self.version
     }
 
-    /// Returns the address and length of the range that the start-up code makes read-only if the
-    /// program begins at `entry`: the relocated data, with both ends rounded down to pages as glibc
-    /// does.
+    /// Returns the address and length of the range that the start-up code makes read-only, if the
+    /// program begins at `entry`. The range is the relocated data, with both ends rounded down to
+    /// pages, as in glibc.
     pub(crate) fn relro(&self, entry: u64) -> Option<(u64, u64)> {
         let (addr, len) = self.relro?;
         let base = entry.wrapping_sub(self.entry);

@@ -1,18 +1,18 @@
-//! Starts a program as a confined domain, and maps and unmaps pages in it.
+//! Starts of programs as confined domains, and changes of their grant windows.
 //!
-//! Access: a **domain** accesses its own memory, its regions INFO and FRAMES, and the pages that
-//! are mapped in its grant window. Its **agent** shares its address space and changes only that
-//! window, and only by requests of the holder of [`Agent`]. Nothing else can change it: the
-//! domain's filter ([`system_calls`]) has no call that changes a mapping, creates another process
-//! or another view of a page, or reaches the agent. Both processes end with the monitor.
+//! A **domain** can access its own memory, its regions INFO and FRAMES, and the pages that are
+//! mapped in its grant window. Its **agent** shares its address space, and changes only that
+//! window, as requested through [`Agent`]. Nothing else can change the window: the domain's filter
+//! ([`system_calls`]) permits no call that changes a mapping, creates another process or another
+//! mapping of a page, or affects the agent. Both processes die with the monitor.
 //!
-//! | possible without the filter | further defences |
+//! | attack that is possible without the filter | further defences |
 //! |---|---|
-//! | open another domain's memory | only the agent's table holds its descriptors; own user, empty file system, not dumpable |
+//! | open another domain's memory | only the agent's table contains its descriptors; separate user, empty file system, not dumpable |
 //! | replace the agent's code or arguments | they are sealed, and opened read-only |
 //! | make a read-only page writable | its descriptor is opened read-only |
-//! | keep a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP socket | **none**: only the filter prevents these |
-//! | prevent an unmapping by sealing the slot or by endless splitting of mappings | none; the unmapping fails, and the domain is killed |
+//! | keep access to a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP socket | **none**: only the filter prevents these |
+//! | prevent an unmapping by sealing the slot or by splitting mappings up to the limit | none; the unmapping fails, and the monitor kills the domain |
 //! | outlive the monitor | the agent is the first process of the domain's PID namespace |
 //!
 //! `tests/attacks.rs` tries each of these from inside a domain.

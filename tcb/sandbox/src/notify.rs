@@ -1,68 +1,70 @@
-//! The monitor's end of a seccomp listener: receives calls, answers them, passes descriptors.
+//! The monitor's end of a seccomp listener, which receives calls, answers them, and passes
+//! descriptors.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A system call that waits for an answer. The calling thread sleeps meanwhile.
+/// A system call that waits for an answer. The calling thread sleeps until the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingCall {
     /// The kernel's id of the call.
     pub id: u64,
-    /// Its arguments. Untrusted.
+    /// Its arguments, which are untrusted.
     pub args: [u64; 6],
 }
 
-/// The listener of a filter: a domain's for attach calls ([`abi::hypercall::Attach`]), or an
-/// agent's for work.
+/// The listener of a filter. A domain's listener receives attach calls
+/// ([`abi::hypercall::Attach`]); an agent's listener receives requests for work.
 #[derive(Debug)]
 pub struct NotifyListener(OwnedFd);
 
-/// Wakes the caller on the answering thread's CPU, since that thread waits next (Linux 6.6).
+/// Flag: wakes the caller on the answering thread's CPU, because that thread waits next (Linux
+/// 6.6).
 const SYNC_WAKE_UP: usize = 1;
 
 impl NotifyListener {
-    /// Takes over a listener. Also returns whether the kernel can wake synchronously, which affects
-    /// only speed.
+    /// Creates a listener from its descriptor. Returns it, and whether the kernel can wake
+    /// synchronously, which affects only speed.
     pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
         let listener = Self(fd);
         let flags = std::ptr::without_provenance_mut::<()>(SYNC_WAKE_UP);
-        // SAFETY: this request takes its argument by value and touches no memory.
-        let set = unsafe { listener.ask(libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, flags) };
+        // SAFETY: this request takes its argument by value and accesses no memory.
+        let set = unsafe { listener.request(libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, flags) };
         (listener, set.is_ok())
     }
 
-    /// Makes a request of the kernel.
+    /// Makes a request to the kernel.
     ///
     /// # Safety
-    /// The argument is the address of the data that this request reads or writes, or the request's
-    /// value.
-    unsafe fn ask<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
-        // SAFETY: by the caller's promise; the descriptor is ours.
+    /// The argument is the request's value, or the address of data that the request may read and
+    /// write.
+    unsafe fn request<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
+        // SAFETY: the argument is valid by the caller's promise, and `self` owns the descriptor.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     }
 
-    /// Returns a duplicate of the listener: either one receives a call.
+    /// Returns a duplicate of the listener. Each call is received by one of the two.
     ///
     /// # Errors
-    /// No descriptors are left.
+    /// The process has no descriptors left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// Returns the listener's descriptor: readable while a call waits; hangs up once no process has
-    /// this filter.
+    /// Returns the listener's descriptor, which is readable while a call waits, and reports a
+    /// hang-up once no process has this filter.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Waits for a call until the deadline (0 does not wait), and returns `None` if there was none.
-    /// Receiving calls less often limits a domain's rate.
+    /// Waits up to `within` for a call (0: does not wait), and returns `None` if no call arrives.
+    /// The caller limits a domain's rate by receiving calls less often.
     ///
     /// # Errors
     /// `ENOENT`: no process has this filter. Otherwise the kernel's error.
@@ -82,7 +84,7 @@ impl NotifyListener {
             if ready.contains(PollFlags::IN) {
                 match self.receive_now() {
                     Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
-                    // The caller died between poll and here; the next poll reports it.
+                    // The caller died after poll had returned; the next poll reports that.
                     Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                         if left.is_zero() {
                             return Ok(None);
@@ -98,16 +100,17 @@ impl NotifyListener {
 
     fn receive_now(&self) -> io::Result<PendingCall> {
         // SAFETY: all fields are integers, for which zero is valid.
-        let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the request writes one `seccomp_notif`, zeroed as required, to this place.
-        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got) }?;
+        let mut received: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the request writes one `seccomp_notif` to this variable, which is zeroed as
+        // required.
+        unsafe { self.request(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut received) }?;
         Ok(PendingCall {
-            id: got.id,
-            args: got.data.args,
+            id: received.id,
+            args: received.data.args,
         })
     }
 
-    /// Ends a call: it returns `value`, or fails with `errno` if that is not 0.
+    /// Answers a call. The call returns `value`, or fails with `errno` if that is not 0.
     ///
     /// # Errors
     /// `ENOENT`: the caller has died.
@@ -118,16 +121,16 @@ impl NotifyListener {
             error: -errno,
             flags: 0,
         };
-        // SAFETY: the request reads one `seccomp_notif_resp` from this place.
-        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) }
+        // SAFETY: the request reads one `seccomp_notif_resp` from this variable.
+        unsafe { self.request(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) }
     }
 
-    /// Puts a copy of `fd` into the caller's table at number `at`, replacing the descriptor there;
-    /// with `and_answer`, the call returns that number at once.
+    /// Puts a copy of `fd` into the caller's table at number `at`, in place of any descriptor
+    /// there. With `and_answer`, also answers the call with that number.
     ///
     /// # Errors
-    /// `ENOENT`: the caller has died. `EBADF`, `EMFILE`: the number exceeds its limit, and the call
-    /// still waits.
+    /// `ENOENT`: the caller has died. `EBADF`, `EMFILE`: the number exceeds the caller's limit; the
+    /// call still waits.
     pub fn put(&self, id: u64, fd: BorrowedFd<'_>, at: u32, and_answer: bool) -> io::Result<()> {
         let send = match and_answer {
             true => libc::SECCOMP_ADDFD_FLAG_SEND,
@@ -140,7 +143,7 @@ impl NotifyListener {
             newfd: at,
             newfd_flags: libc::O_CLOEXEC as u32,
         };
-        // SAFETY: the request reads one `seccomp_notif_addfd` from this place.
-        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut put) }
+        // SAFETY: the request reads one `seccomp_notif_addfd` from this variable.
+        unsafe { self.request(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut put) }
     }
 }

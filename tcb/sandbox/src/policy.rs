@@ -1,8 +1,9 @@
-//! The system calls that a domain and its agent may make: the whole policy, as data with reasons.
+//! The system calls that a domain and its agent may make: the complete policy, as data with
+//! reasons.
 //!
-//! A domain runs under its filter from its first instruction. Its heap is an arena in its image, it
-//! has one thread and opens nothing, so the list is short; every other call returns EPERM.
-//! [`system_calls`] returns the list for reports.
+//! A domain runs under its filter from its first instruction. The list is short, because a domain's
+//! heap is an arena in its image, and a domain has one thread and opens no files. Every other call
+//! returns EPERM. [`system_calls`] returns the list for reports.
 
 use crate::bpf::{ArgumentTest, FilterAction, SyscallRule, assemble};
 use abi::core::NewDomain;
@@ -13,12 +14,12 @@ use libc::{c_long, sock_filter};
 /// The kind of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// A driver domain: NIC queues and other domains' pages.
+    /// A driver domain, which has NIC queues and other domains' pages.
     Driver,
-    /// A guest domain: its own pages and one endpoint. Also the device of a NIC.
+    /// A guest domain, which has its own pages and one endpoint; also the device process of a NIC.
     Guest,
-    /// A guest domain that serves a virtual machine: it accepts connections, receives descriptors,
-    /// and has its agent map the machine's memory.
+    /// A guest domain that serves a virtual machine. It accepts connections, receives descriptors,
+    /// and makes its agent map the machine's memory.
     Shim,
 }
 
@@ -38,23 +39,23 @@ enum When {
     /// Always.
     Always,
     /// Argument 0 is a descriptor below the doorbells. A domain may only ring doorbells: a domain
-    /// that could `read` a peer's eventfd could steal the peer's wake-ups, and one that closed a
-    /// doorbell could get another object under its number.
+    /// that could `read` a peer's eventfd could consume the peer's wake-ups, and a domain that
+    /// closed a doorbell could receive another object under its number.
     OwnDescriptor,
-    /// Argument 0 equals this.
+    /// Argument 0 equals this value.
     Is(u64),
     /// Argument 1 is a futex operation that only waits or wakes. Priority inheritance and requeuing
-    /// are complex kernel code that no domain needs.
+    /// are complex kernel code, which no domain needs.
     WaitOrWake,
     /// The call always fails with this errno instead of EPERM.
     Fails(i32),
     /// Argument 0 is [`abi::hypercall::ATTACH_MAGIC`], and the monitor answers the call.
     Attach,
-    /// Exactly the call by which start-up code protects its relocated data.
+    /// The arguments are exactly those by which start-up code protects its relocated data.
     Relro,
     /// Argument 0 is the domain's epoll set and argument 2 a descriptor below the doorbells.
     OwnEpoll,
-    /// As `OwnDescriptor`, and argument 1 reads or sets the status flags of a descriptor.
+    /// As `OwnDescriptor`; in addition, argument 1 reads or sets the status flags of a descriptor.
     StatusFlags,
 }
 
@@ -70,29 +71,30 @@ macro_rules! rows {
     };
 }
 
-/// The calls of every domain. The filter tests rules in order, so the calls per packet are first.
-/// (Kernels since 5.11 skip the program for calls allowed without conditions.)
+/// The calls of every domain. The filter tests rules in order, so the calls that are made per
+/// packet are first. (Kernels since 5.11 skip the program for calls that are allowed without
+/// conditions.)
 const DOMAIN: &[PolicyRow] = rows! {
-    // Devices: frames through descriptors that were attached open and configured.
+    // Devices: frames pass through attached descriptors, which are already open and configured.
     SYS_read When::OwnDescriptor;
     SYS_write When::Always;
     SYS_readv When::OwnDescriptor;
     SYS_writev When::OwnDescriptor;
-    // Sleeping and waking, for hypercalls and for descriptors with a timeout. No call that only
-    // sleeps (nanosleep) is needed.
+    // Sleeps and wake-ups, for hypercalls and for descriptors with a timeout. Domains need no call
+    // that only sleeps (nanosleep).
     SYS_futex When::WaitOrWake;
     SYS_epoll_pwait2 When::OwnDescriptor;
     SYS_poll When::Always;
     SYS_ppoll When::Always;
     SYS_clock_gettime When::Always;
     SYS_sched_yield When::Always;
-    // The kernel makes a domain call these after a signal, and after a stop.
+    // The kernel makes a domain execute these calls after a signal and after a stop.
     SYS_rt_sigreturn When::Always;
     SYS_restart_syscall When::Always;
-    // A fault handler for revoked pages. If rt_sigaction were denied, `abort` would spin.
+    // The fault handler for revoked pages. Without rt_sigaction, `abort` would spin.
     SYS_rt_sigaction When::Always;
     SYS_rt_sigprocmask When::Always;
-    // Harmless facts about the caller, and seeds of hash tables.
+    // Harmless information about the caller, and seeds of hash tables.
     SYS_gettid When::Always;
     SYS_getpid When::Always;
     SYS_getrandom When::Always;
@@ -100,33 +102,34 @@ const DOMAIN: &[PolicyRow] = rows! {
     SYS_close When::OwnDescriptor;
     SYS_exit When::Always;
     SYS_exit_group When::Always;
-    // The only way to get a descriptor: the monitor answers, see `abi::hypercall::Attach`.
+    // The only call that returns a new descriptor; the monitor answers it
+    // (`abi::hypercall::Attach`).
     SYS_getppid When::Attach;
-    // Start of a static C library, before `main`: the thread pointer, and the kernel's actions at
-    // the thread's exit. Each affects only the caller.
+    // The start of a static C library, before `main`: the thread pointer, and the kernel's actions
+    // at the thread's exit. Each call affects only the caller.
     SYS_arch_prctl When::Is(ARCH_SET_FS);
     SYS_set_tid_address When::Always;
     SYS_set_robust_list When::Always;
     SYS_rseq When::Always;
     // Thread-local storage of `main` is allocated from the break. The break grows upwards from the
-    // image's end and cannot reach or replace any other mapping. RLIMIT_DATA limits it to
-    // `HEAP_BYTES`, too little to delay the agent at the lock of the address space.
+    // end of the image, and cannot replace another mapping. RLIMIT_DATA limits it to `HEAP_BYTES`,
+    // which is too little to delay the agent at the lock of the address space.
     SYS_brk When::Always;
-    // One exact call, which changes nothing when repeated. Any other mprotect could split mappings
-    // until the agent's unmapping fails.
+    // One exact call, which has no effect when repeated. Any other mprotect could split mappings
+    // until an unmapping by the agent fails.
     SYS_mprotect When::Relro;
-    // glibc tries clone3 first and accepts only this errno as "use clone" (which is denied).
+    // glibc tries clone3 first, and calls clone (which is denied) only after this errno.
     SYS_clone3 When::Fails(libc::ENOSYS);
 };
 
-/// Further calls of a shim. It cannot send descriptors, and maps nothing itself.
+/// Further calls of a shim, which can neither send descriptors nor map memory.
 const SHIM: &[PolicyRow] = rows! {
-    // A connection of a virtual machine monitor, and messages with descriptors by it.
+    // A connection of a virtual machine monitor, and its messages with descriptors.
     SYS_accept4 When::OwnDescriptor;
     SYS_recvmsg When::OwnDescriptor;
-    // Doorbells of the virtual machine wake the domain …
+    // Doorbells of the virtual machine, which wake the domain.
     SYS_epoll_ctl When::OwnEpoll;
-    // … and do not block it.
+    // The mode of these doorbells, so that they do not block the domain.
     SYS_fcntl When::StatusFlags;
 };
 
@@ -140,7 +143,7 @@ const FUTEX_OPERATIONS: &[u32] = &[
     libc::FUTEX_WAKE_BITSET as u32,
 ];
 
-/// Bytes by which a domain's break may grow.
+/// The number of bytes by which a domain's break may grow.
 pub(crate) const HEAP_BYTES: u64 = 256 << 10;
 
 fn rows(profile: Profile) -> impl Iterator<Item = &'static PolicyRow> {
@@ -213,9 +216,10 @@ pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<
     assemble(&rules, denied)
 }
 
-/// Returns the filter of an agent: it may map within a window of `window_slots` pages and, as a
-/// shim's agent, within the range for foreign memory; close; request work; and exit. Any other call
-/// is a bug in the monitor, and ends the agent, whatever the argument pages contain.
+/// Returns the filter of an agent. The agent may map pages within a window of `window_slots` pages
+/// or, for a shim, within the range for foreign memory; close descriptors; request work; and exit.
+/// Any other call is a bug in the monitor, and kills the agent, whatever the argument pages
+/// contain.
 pub(crate) fn agent_filter(profile: Profile, window_slots: u32) -> Vec<sock_filter> {
     let window_bytes = u64::from(window_slots) * PAGE as u64;
     let mut rules = vec![SyscallRule {
@@ -226,8 +230,8 @@ pub(crate) fn agent_filter(profile: Profile, window_slots: u32) -> Vec<sock_filt
     }];
     if window_bytes > 0 || profile == Profile::Shim {
         // The monitor checks that a mapping ends within the range. Even without that check, a
-        // mapping that begins there could reach nothing else: the range of the same length behind
-        // it is unused.
+        // mapping that begins there could not replace another one, because the following range of
+        // the same length is unused.
         let length = ((u64::from(FOREIGN_PAGES) * PAGE as u64) >> 32) as u32 - 1;
         let mut tests = match profile {
             Profile::Shim => vec![

@@ -1,11 +1,11 @@
-//! Batches of pages, split into the fewest runs that the kernel can map by one call each.
+//! Batches of pages, split into the fewest runs. The kernel maps each run by one call.
 
 use abi::Slot;
 
-/// One page to map: `frame` of memory number `memory` into `slot`.
+/// One page to map: page `frame` of memory number `memory`, into `slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMap {
-    /// The slot where it is mapped.
+    /// The slot at which it is mapped.
     pub slot: Slot,
     /// The memory's number in the agent.
     pub memory: u32,
@@ -20,13 +20,13 @@ pub struct PageMap {
 pub struct DeviceMap {
     /// The first slot.
     pub slot: Slot,
-    /// The first page, by the device's numbering.
+    /// The number of the first page within the device.
     pub page: u32,
     /// The number of pages.
     pub pages: u32,
 }
 
-/// Adjacent slots that show adjacent frames.
+/// Adjacent slots with adjacent frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: PageMap,
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Returns the run of a device's pages, which is mapped separately.
+    /// Returns the run of a device's pages, which is mapped by a separate call.
     pub(crate) fn of_device(map: &DeviceMap) -> Self {
         let first = PageMap {
             slot: map.slot,
@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// Returns the runs of `slots`; only slot and pages are valid.
+/// Returns the runs of `slots`. Only their slots and numbers of pages are valid.
 ///
 /// # Errors
 /// A slot that occurs twice.
@@ -64,7 +64,7 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
     let pages = slots.iter().map(|&slot| PageMap {
         slot,
         memory: 0,
-        // Adjacent slots are a run, whatever they show.
+        // Adjacent slots form a run, whatever is mapped there.
         frame: slot.0,
         writable: false,
     });
@@ -78,20 +78,21 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
 pub(crate) fn of_maps(pages: impl Iterator<Item = PageMap>) -> Result<Vec<Run>, Slot> {
     let mut runs: Vec<Run> = pages.map(|first| Run { first, pages: 1 }).collect();
     runs.sort_unstable_by_key(|run| run.first.slot);
-    let mut twice = None;
+    let mut repeated = None;
     runs.dedup_by(|next, run| {
-        // `run` is the last complete run. The runs are sorted, so only its last page can overlap.
+        // `run` is the last run so far. The runs are sorted, so only its last page can overlap with
+        // `next`.
         let slot = next.first.slot;
         if slot.0 < run.first.slot.0.saturating_add(run.pages) {
-            twice = Some(slot);
+            repeated = Some(slot);
         }
-        let goes_on = run.continues(next);
-        if goes_on {
+        let is_continued = run.continues(next);
+        if is_continued {
             run.pages += 1;
         }
-        goes_on
+        is_continued
     });
-    twice.map_or(Ok(runs), Err)
+    repeated.map_or(Ok(runs), Err)
 }
 
 #[cfg(test)]

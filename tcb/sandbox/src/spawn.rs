@@ -1,15 +1,16 @@
 //! The start of a domain: an unmodified static program, confined before its first instruction.
 //!
-//! The order matters, because a fork inherits a filter, and only one filter of a chain may have a
-//! listener:
+//! The order matters, because a forked process inherits filters, and only one filter of a chain may
+//! have a listener:
 //!
-//! 1. a process in new namespaces waits until it is traced, then executes the program;
-//! 2. at the stop in `exec`, injected system calls map and seal stub, argument pages, the domain's
-//!    regions and the reservation of the window, and close other descriptors;
-//! 3. it forks a process that shares its memory: the new one, D, becomes the domain, the first one,
-//!    A, its agent. A is the first process of the PID namespace, so D ends with it;
-//! 4. D: own user, limits, no capabilities, its filter, whose listener the monitor takes;
-//! 5. A: no capabilities, no descriptors, its filter; then it continues in the stub;
+//! 1. a process in new namespaces waits until it is traced, and then executes the program;
+//! 2. while it is stopped in `exec`, injected system calls map and seal the stub, the argument
+//!    pages and the domain's regions, reserve the window, and close all other descriptors;
+//! 3. it forks a process that shares its memory. The new process, D, becomes the domain, and the
+//!    first one, A, its agent. A is the first process of the PID namespace, so D dies with it;
+//! 4. D receives a separate user and limits, drops its capabilities, and installs its filter, whose
+//!    listener the monitor takes;
+//! 5. A drops its capabilities and descriptors, installs its filter, and continues in the stub;
 //! 6. D continues at the program's entry, with the registers that `exec` set.
 
 use crate::elf::ElfProgram;
@@ -23,8 +24,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Checks by its file whether a program can run as a domain of this monitor, before the monitor
-/// ends a running domain for it.
+/// Checks whether a program's file can run as a domain of this monitor, so that the monitor does
+/// not kill a running domain to replace it by an unsuitable program.
 ///
 /// # Errors
 /// [`SpawnError::Program`], [`SpawnError::Version`].
@@ -48,10 +49,10 @@ fn open(program: &Path) -> Result<(ElfProgram, File), SpawnError> {
 }
 
 /// Starts a domain and its agent. May wait for the kernel and the agent. Starts are serialized. The
-/// calling thread must not end meanwhile.
+/// calling thread must not exit meanwhile.
 ///
 /// # Errors
-/// Any [`SpawnError`]; nothing of the domain is left in this case.
+/// Any [`SpawnError`]; in this case, no part of the domain remains.
 pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.window_slots > WINDOW_SLOTS_MAX {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
@@ -62,19 +63,20 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
         return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
     }
     let (program, file) = open(spec.program)?;
-    // Otherwise a process forked for another start would inherit this start's descriptors.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut start = laid_out(spec, &file)?;
+    // Without this lock, a process that is forked for another start would inherit this start's
+    // descriptors.
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut start = exec_and_lay_out(spec, &file)?;
     let domain = start.fork()?;
     let port = start.confine_domain(&domain, spec, &program)?;
     start.confine_agent(domain, port, spec)
 }
 
-/// Steps 1 and 2. The kernel loads a program at a random address, from a range that may contain
-/// ours (16 TiB around 0x5d55_5555_4000 with 32 random bits). A process that occupies our ranges is
-/// replaced by a new one.
-fn laid_out(spec: &Spec<'_>, file: &File) -> Result<StartingProcess, SpawnError> {
+/// Executes steps 1 and 2. The kernel loads a program at a random address of a range that may
+/// contain a domain's fixed ranges (16 TiB around 0x5d55_5555_4000 with 32 random bits). A process
+/// that occupies these ranges is replaced by a new one.
+fn exec_and_lay_out(spec: &Spec<'_>, file: &File) -> Result<StartingProcess, SpawnError> {
     const TRIES: usize = 8;
     for _ in 1..TRIES {
         let mut start = StartingProcess::exec(spec, file)?;

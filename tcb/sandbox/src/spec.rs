@@ -16,9 +16,9 @@ pub struct Spec<'a> {
     pub program: &'a Path,
     /// Its arguments, without argument 0.
     pub args: &'a [&'a str],
-    /// The domain's name: argument 0, as shown by `ps`.
+    /// The domain's name, which is argument 0 and the name in `ps`.
     pub name: &'a str,
-    /// Selects the filter.
+    /// The profile, which selects the filter.
     pub profile: Profile,
     /// The information region, mapped read-write at [`abi::layout::INFO`].
     pub info: &'a Region,
@@ -26,23 +26,23 @@ pub struct Spec<'a> {
     pub frames: &'a Region,
     /// The mailbox, mapped read-write at [`abi::layout::MAILBOX`].
     pub mailbox: BorrowedFd<'a>,
-    /// Slots of the grant window at [`abi::layout::WINDOW`].
+    /// The number of slots of the grant window at [`abi::layout::WINDOW`].
     pub window_slots: u32,
-    /// Becomes [`abi::layout::fd::EVENT`].
+    /// The eventfd, which becomes [`abi::layout::fd::EVENT`].
     pub event: BorrowedFd<'a>,
-    /// Becomes [`abi::layout::fd::EPOLL`].
+    /// The epoll set, which becomes [`abi::layout::fd::EPOLL`].
     pub epoll: BorrowedFd<'a>,
-    /// Becomes standard output and standard error.
+    /// The console, which becomes standard output and standard error.
     pub console: BorrowedFd<'a>,
-    /// CPUs that the domain may run on, one bit each; all zero: every CPU. (The agent runs on its
-    /// caller's CPU.)
+    /// CPUs on which the domain may run, one bit each; all zero: every CPU. The agent runs on its
+    /// caller's CPU.
     pub cpus: &'a [u64; CPU_WORDS],
 }
 
-/// Why a domain could not be started. Nothing of it is left.
+/// Error: a domain could not be started. No part of it remains.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The program cannot be run as a domain.
+    /// The program cannot run as a domain.
     #[error("{program}: {error}")]
     Program {
         /// Its path.
@@ -51,14 +51,14 @@ pub enum SpawnError {
         error: io::Error,
     },
     /// The program was built for another version of the monitor.
-    #[error("{program}: {}; this monitor starts only version {VERSION}", said(*version))]
+    #[error("{program}: {}; this monitor starts only version {VERSION}", describe(*version))]
     Version {
         /// Its path.
         program: String,
-        /// The version that its file states, if any.
+        /// The version in its file, if any.
         version: Option<u32>,
     },
-    /// The specification is impossible.
+    /// The specification is invalid.
     #[error("{0}")]
     Spec(&'static str),
     /// A step failed.
@@ -74,8 +74,8 @@ pub enum SpawnError {
     Agent(#[from] AgentError),
 }
 
-/// Describes a program by the version in its file.
-fn said(version: Option<u32>) -> String {
+/// Returns a description of a program by the version in its file.
+fn describe(version: Option<u32>) -> String {
     version.map_or_else(
         || "not the program of a domain".to_owned(),
         |version| format!("the program of a domain of version {version}"),
@@ -84,7 +84,7 @@ fn said(version: Option<u32>) -> String {
 
 /// Adds the failed step to an error.
 pub(crate) trait StepContext<T> {
-    /// Converts an error, adding the step that failed.
+    /// Converts an error, and adds the step that failed.
     fn during(self, what: &'static str) -> Result<T, SpawnError>;
 }
 

@@ -1,5 +1,5 @@
-//! The agent's code: some forty instructions that use no stack and no memory other than the
-//! argument pages, copied into a sealed page at the same address in every domain.
+//! The agent's code: some forty instructions, which use no stack and no memory other than the
+//! argument pages. They are in a sealed page at the same address in every domain.
 
 use abi::layout::{PAGE, STUB};
 use libc::c_long;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Address of the argument pages.
 pub(crate) const ARGS: u64 = (STUB + PAGE) as u64;
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub(crate) const RECORD_BYTES: usize = 64;
 
 /// A system call, in the form that the stub reads.
@@ -21,7 +21,7 @@ pub(crate) const RECORD_BYTES: usize = 64;
 pub(crate) struct StubRecord {
     pub(crate) nr: c_long,
     pub(crate) args: [u64; 6],
-    /// The expected result; any other ends the batch.
+    /// The expected result. Any other result ends the batch.
     pub(crate) expected: i64,
 }
 
@@ -32,7 +32,7 @@ impl StubRecord {
         let words = [self.nr as u64, a, b, c, d, e, f, self.expected as u64];
         for (word, value) in words.into_iter().enumerate() {
             if let Some(place) = pages.u64(offset + word * 8) {
-                // Relaxed: the system call that follows orders these stores for the reader.
+                // Relaxed, because the following system call orders these stores for the reader.
                 place.store(value, Relaxed);
             }
         }
@@ -40,14 +40,15 @@ impl StubRecord {
 }
 
 // The code has three parts. `loop` requests work by getppid(records done, last result); the answer
-// is the number of records, or an error if the monitor has closed the listener. The other two serve
-// the start, while the process is traced, and end with a breakpoint: `once` makes one system call
-// from its registers; `list` makes those of r13 records at r14, until one fails (rbx: the number
-// done, rbp: the last result). r12: where to continue after the records.
+// is the number of records, or an error if the monitor has closed the listener. The other two parts
+// are for the start, while the process is traced, and end with a breakpoint. `single_call` makes one
+// system call from its registers. `call_list` makes the system calls of r13 records at r14, until one
+// fails. rbx is the number of records done, rbp the last result, and r12 the address at which to
+// continue after the records.
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
-    // The crate's codegen units may be assembled separately, so the symbols are global.
+    // The symbols are global, because the crate's codegen units may be assembled separately.
     ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
     ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
     "grantway_stub_loop:",
@@ -116,23 +117,23 @@ fn address(of: *const u8) -> u64 {
 }
 
 /// Returns the address of the code for one injected system call.
-pub(crate) fn once() -> u64 {
+pub(crate) fn single_call() -> u64 {
     address(&raw const grantway_stub_once)
 }
 
 /// Returns the address of the code for a list of injected system calls.
-pub(crate) fn list() -> u64 {
+pub(crate) fn call_list() -> u64 {
     address(&raw const grantway_stub_list)
 }
 
 fn code() -> &'static [u8] {
     let start = &raw const grantway_stub_loop;
     let bytes = &raw const grantway_stub_end as usize - start as usize;
-    // SAFETY: both symbols mark the ends of the one piece of read-only data above.
+    // SAFETY: the two symbols mark the start and the end of the read-only data above.
     unsafe { std::slice::from_raw_parts(start, bytes) }
 }
 
-/// Returns a descriptor of the stub's page, fully sealed and not writable.
+/// Returns a read-only descriptor of the stub's page, which is fully sealed.
 ///
 /// # Errors
 /// The kernel's errors.

@@ -1,18 +1,18 @@
-//! Makes a stopped process execute one system call at a time. Only the tracing thread may use these
+//! Injection of system calls into a stopped process. Only the tracing thread may use these
 //! functions.
 
 use crate::stub;
 use libc::{c_int, c_long, pid_t, user_regs_struct};
 use std::io;
 
-/// Why a traced process has stopped.
+/// Reason for which a traced process has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// A signal is about to be delivered.
     Signal(c_int),
     /// One of the `PTRACE_EVENT_*`.
     Event(c_int),
-    /// It has ended, with this `waitpid` status.
+    /// The process has exited, with this `waitpid` status.
     Ended(c_int),
 }
 
@@ -24,7 +24,7 @@ fn check(r: c_long) -> io::Result<()> {
     }
 }
 
-/// Starts to trace a child, which then dies with the calling thread.
+/// Starts tracing a child, which from then on dies with the calling thread.
 pub(crate) fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEFORK;
     // SAFETY: this request takes its arguments by value.
@@ -33,20 +33,21 @@ pub(crate) fn seize(pid: pid_t) -> io::Result<()> {
 
 /// Detaches from a stopped process.
 pub(crate) fn detach(pid: pid_t) -> io::Result<()> {
-    // SAFETY: as above.
+    // SAFETY: as in `seize`.
     check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) })
 }
 
-/// Resumes it without a signal.
+/// Resumes a stopped process without a signal.
 pub(crate) fn resume(pid: pid_t) -> io::Result<()> {
-    // SAFETY: as above.
+    // SAFETY: as in `seize`.
     check(unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0, 0) })
 }
 
-/// Returns the message of the event at which it has stopped: the new process of a fork.
+/// Returns the message of the event at which a process has stopped: for a fork, the id of the new
+/// process.
 pub(crate) fn event_message(pid: pid_t) -> io::Result<u64> {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: the request writes one `c_ulong` to this place.
+    // SAFETY: the request writes one `c_ulong` to this variable.
     check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut message) })?;
     Ok(message)
 }
@@ -55,7 +56,7 @@ pub(crate) fn event_message(pid: pid_t) -> io::Result<u64> {
 pub(crate) fn registers(pid: pid_t) -> io::Result<user_regs_struct> {
     // SAFETY: all fields are integers, for which zero is valid.
     let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
-    // SAFETY: the request writes one `user_regs_struct` to this place.
+    // SAFETY: the request writes one `user_regs_struct` to this variable.
     check(unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) })?;
     Ok(registers)
 }
@@ -64,13 +65,13 @@ pub(crate) fn registers(pid: pid_t) -> io::Result<user_regs_struct> {
 /// system call is not restarted.
 pub(crate) fn set_registers(pid: pid_t, mut registers: user_regs_struct) -> io::Result<()> {
     registers.orig_rax = u64::MAX;
-    // SAFETY: the request reads one `user_regs_struct` from this place.
+    // SAFETY: the request reads one `user_regs_struct` from this variable.
     check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) })
 }
 
 /// Replaces the eight bytes at an address of a stopped process, and returns the old ones.
 pub(crate) fn swap_text(pid: pid_t, addr: u64, change: impl Fn(u64) -> u64) -> io::Result<u64> {
-    // SAFETY: glibc's wrapper returns the word and reports an error by errno, which is cleared
+    // SAFETY: glibc's wrapper returns the word, and reports an error by errno, which is cleared
     // first.
     let old = unsafe {
         *libc::__errno_location() = 0;
@@ -88,7 +89,8 @@ pub(crate) fn swap_text(pid: pid_t, addr: u64, change: impl Fn(u64) -> u64) -> i
 pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
     let mut status = 0;
     loop {
-        // SAFETY: writes one int to this place. `__WALL`: also children of other threads.
+        // SAFETY: the call writes one int to this variable. `__WALL` includes children of other
+        // threads.
         let r = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
         if r == pid {
             break;
@@ -107,12 +109,12 @@ pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
     })
 }
 
-/// Waits for this stop. Resumes from others, suppressing their signals. A fault is an error,
-/// because it would recur forever.
-pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
+/// Waits for the stop `expected`. Resumes the process after other stops, and suppresses their
+/// signals. Returns an error after a fault, because the fault would recur forever.
+pub(crate) fn wait_for(pid: pid_t, expected: Stop) -> io::Result<()> {
     loop {
         match wait(pid)? {
-            stop if stop == wanted => return Ok(()),
+            stop if stop == expected => return Ok(()),
             Stop::Ended(_) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
             Stop::Signal(
                 libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS,
@@ -124,7 +126,8 @@ pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
     }
 }
 
-/// Starts a system call at `at`, the address of `syscall; int3`. `base` holds all other registers.
+/// Starts a system call at `at`, the address of `syscall; int3`. `base` contains all other
+/// registers.
 pub(crate) fn begin(
     pid: pid_t,
     base: &user_regs_struct,
@@ -146,7 +149,7 @@ pub(crate) fn begin(
     resume(pid)
 }
 
-/// Waits for the end of a started call, and returns its raw result.
+/// Waits until a started call returns, and returns its raw result.
 pub(crate) fn finish(pid: pid_t) -> io::Result<i64> {
     wait_for(pid, Stop::Signal(libc::SIGTRAP))?;
     Ok(registers(pid)?.rax as i64)
@@ -155,19 +158,19 @@ pub(crate) fn finish(pid: pid_t) -> io::Result<i64> {
 /// Makes one system call, through the stub.
 ///
 /// # Errors
-/// The call's own error, or the process has ended.
+/// The call's error, or the process has exited.
 pub(crate) fn call(
     pid: pid_t,
     base: &user_regs_struct,
     nr: c_long,
     args: &[u64],
 ) -> io::Result<u64> {
-    begin(pid, base, stub::once(), nr, args)?;
+    begin(pid, base, stub::single_call(), nr, args)?;
     result(finish(pid)?)
 }
 
-/// Makes the system calls of `count` records at `records`, through the stub. Returns how many had
-/// the expected result, and the raw result of the last one.
+/// Makes the system calls of the `count` records at `records`, through the stub, until one fails.
+/// Returns the number of calls with the expected result, and the raw result of the last call.
 pub(crate) fn list(
     pid: pid_t,
     base: &user_regs_struct,
@@ -175,7 +178,7 @@ pub(crate) fn list(
     count: usize,
 ) -> io::Result<(usize, i64)> {
     let mut begin = *base;
-    begin.rip = stub::list();
+    begin.rip = stub::call_list();
     begin.r13 = count as u64;
     begin.r14 = records;
     set_registers(pid, begin)?;
@@ -185,7 +188,7 @@ pub(crate) fn list(
     Ok((end.rbx as usize, end.rbp as i64))
 }
 
-/// Converts a raw result as the C library does.
+/// Converts a raw result into a value or an error, as the C library does.
 pub(crate) fn result(raw: i64) -> io::Result<u64> {
     if (-4095..0).contains(&raw) {
         Err(io::Error::from_raw_os_error(-raw as i32))

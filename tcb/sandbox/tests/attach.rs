@@ -1,51 +1,61 @@
-//! Descriptors that a domain requests.
+//! Attach calls, by which a domain requests descriptors.
 
 mod common;
 
 use abi::ConnId;
 use abi::hypercall::{ATTACH_MAGIC, Attach};
 use abi::layout::fd::{DEVICE, DOORBELL};
-use common::{SCRATCH, World, alone, descriptors, gone_within};
+use common::{SCRATCH, TestDomain, descriptors, exits_within, serialize};
 use rustix::event::{EventfdFlags, eventfd};
 use sandbox::PendingCall;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-fn ask(world: &mut World, what: Attach) -> PendingCall {
+fn attach_call(target: &mut TestDomain, what: Attach) -> PendingCall {
     let [kind, index] = what.encode();
-    world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
-    let receive = || world.domain.attach.receive(Duration::ZERO).expect("a port");
+    target.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
+    let receive = || {
+        target
+            .domain
+            .attach
+            .receive(Duration::ZERO)
+            .expect("a port")
+    };
     let call = testing::wait_for("no attach call arrived", receive);
     assert_eq!(Attach::decode([call.args[1], call.args[2]]), Some(what));
     call
 }
 
 #[test]
-fn a_domain_gets_the_descriptors_it_is_given() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+fn a_domain_receives_requested_descriptors() {
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     assert_eq!(
-        world.domain.attach.receive(Duration::ZERO).expect("a port"),
+        target
+            .domain
+            .attach
+            .receive(Duration::ZERO)
+            .expect("a port"),
         None,
-        "there is an unexpected attach call"
+        "an unexpected attach call is pending"
     );
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
 
-    let call = ask(&mut world, Attach::Doorbell(ConnId(88)));
-    world
+    let call = attach_call(&mut target, Attach::Doorbell(ConnId(88)));
+    target
         .domain
         .attach
         .put(call.id, bell.as_fd(), DOORBELL as u32 + 88, true)
         .expect("answered");
-    assert_eq!(world.answer(), Some(Ok(600)));
-    let open = descriptors(world.domain.pid);
+    assert_eq!(target.answer(), Some(Ok(600)));
+    let open = descriptors(target.domain.pid);
     assert!(open.is_none_or(|open| open == [0, 1, 2, 3, 4, 600]));
 
-    // The domain can ring it, but cannot read it, so the peer's wake-up remains.
-    world.scratch(&1u64.to_ne_bytes());
-    assert_eq!(world.call(libc::SYS_write, &[600, SCRATCH, 8]), Some(8));
+    // The domain can ring the doorbell but cannot read it, so the peer's wake-up remains.
+    target.scratch(&1u64.to_ne_bytes());
+    assert_eq!(target.call(libc::SYS_write, &[600, SCRATCH, 8]), Some(8));
     assert_eq!(
-        world.call(libc::SYS_read, &[600, SCRATCH, 8]),
+        target.call(libc::SYS_read, &[600, SCRATCH, 8]),
         Some(i64::from(-libc::EPERM))
     );
     let mut count = [0; 8];
@@ -54,56 +64,56 @@ fn a_domain_gets_the_descriptors_it_is_given() {
 
     // A device is readable.
     let device = eventfd(5, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = ask(&mut world, Attach::Device(2));
-    world
+    let call = attach_call(&mut target, Attach::Device(2));
+    target
         .domain
         .attach
         .put(call.id, device.as_fd(), DEVICE as u32 + 2, true)
         .expect("answered");
-    assert_eq!(world.answer(), Some(Ok(18)));
-    assert_eq!(world.call(libc::SYS_read, &[18, SCRATCH, 8]), Some(8));
+    assert_eq!(target.answer(), Some(Ok(18)));
+    assert_eq!(target.call(libc::SYS_read, &[18, SCRATCH, 8]), Some(8));
 }
 
 #[test]
 fn refusals_and_bad_numbers_fail_the_call() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = ask(&mut world, Attach::Device(0));
-    world
+    let call = attach_call(&mut target, Attach::Device(0));
+    target
         .domain
         .attach
         .answer(call.id, 0, libc::ENOENT)
         .expect("answered");
-    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::ENOENT) as u64)));
+    assert_eq!(target.answer(), Some(Ok(i64::from(-libc::ENOENT) as u64)));
 
-    let call = ask(&mut world, Attach::Device(0));
+    let call = attach_call(&mut target, Attach::Device(0));
     for beyond_the_limit in [5000, u32::MAX] {
-        let port = &world.domain.attach;
+        let port = &target.domain.attach;
         let result = port.put(call.id, bell.as_fd(), beyond_the_limit, true);
         assert!(result.is_err(), "{beyond_the_limit}");
     }
-    world
+    target
         .domain
         .attach
         .answer(call.id, 0, libc::EMFILE)
         .expect("answered");
-    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::EMFILE) as u64)));
+    assert_eq!(target.answer(), Some(Ok(i64::from(-libc::EMFILE) as u64)));
 }
 
 #[test]
 fn a_dead_caller_is_reported() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = ask(&mut world, Attach::Device(0));
-    world.end();
-    assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
-    let port = &world.domain.attach;
+    let call = attach_call(&mut target, Attach::Device(0));
+    target.kill();
+    assert!(exits_within(&target.domain.pidfd, Duration::ZERO));
+    let port = &target.domain.attach;
     let put = port.put(call.id, bell.as_fd(), DEVICE as u32, true);
     let answered = port.answer(call.id, 0, libc::EIO);
     let received = port.receive(Duration::ZERO).map(drop);
-    for gone in [put, answered, received] {
-        assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    for result in [put, answered, received] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOENT));
     }
 }

@@ -1,12 +1,13 @@
-//! A domain's attempts to keep a page, to reach another's, or to escape: each must fail.
+//! Attempts of a domain to keep access to a page, to access another domain's page, or to escape.
+//! Each must fail.
 //!
-//! The table is data: a name, a system call, its arguments. A real domain makes every call; it has
-//! a writable page mapped in slot 5 and a read-only one in slot 8.
+//! The tables are data: a name, a system call, and its arguments. A real domain makes every call,
+//! with a writable page mapped at slot 5 and a read-only one at slot 8.
 
 mod common;
 
 use abi::layout::{FRAMES, INFO, PAGE, STUB, WINDOW, fd::DOORBELL};
-use common::{SCRATCH, World, alone, gone_within};
+use common::{SCRATCH, TestDomain, exits_within, serialize};
 use libc::*;
 use std::time::Duration;
 
@@ -20,18 +21,18 @@ const RWX: u64 = 7;
 const ANON: u64 = (MAP_PRIVATE | MAP_ANONYMOUS) as u64;
 const FIXED: u64 = MAP_FIXED as u64;
 const SHARED: u64 = MAP_SHARED as u64;
-const KEEP: u64 = MREMAP_MAYMOVE as u64;
-const KEEP_AT: u64 = (MREMAP_MAYMOVE | MREMAP_FIXED) as u64;
-/// The agent's id in the domain's PID namespace, whose first process it is.
+const MOVE: u64 = MREMAP_MAYMOVE as u64;
+const MOVE_TO: u64 = (MREMAP_MAYMOVE | MREMAP_FIXED) as u64;
+/// The agent's process id in the domain's PID namespace, of which it is the first process.
 const AGENT: u64 = 1;
 const CWD: u64 = AT_FDCWD as u64;
 const MSEAL: i64 = 462;
-/// The text at [`SCRATCH`]: a path, which also serves as any struct.
+/// The bytes at [`SCRATCH`]: a path, which is also used in place of structs.
 const PATH: &[u8] = b"/proc/self/mem\0";
 
 type Attack = (&'static str, i64, &'static [u64]);
 
-/// Keeping a page, or making one writable.
+/// Attempts to keep access to a page, or to make a page writable.
 const MAPPINGS: &[Attack] = &[
     (
         "map own memory over the slot",
@@ -67,18 +68,18 @@ const MAPPINGS: &[Attack] = &[
     (
         "duplicate by mremap of size 0",
         SYS_mremap,
-        &[SLOT, 0, P, KEEP, 0],
+        &[SLOT, 0, P, MOVE, 0],
     ),
-    ("move by mremap", SYS_mremap, &[SLOT, P, 2 * P, KEEP, 0]),
+    ("move by mremap", SYS_mremap, &[SLOT, P, 2 * P, MOVE, 0]),
     (
         "move by mremap to a place",
         SYS_mremap,
-        &[SLOT, P, P, KEEP_AT, FREE_SLOT],
+        &[SLOT, P, P, MOVE_TO, FREE_SLOT],
     ),
     (
         "move the stub away",
         SYS_mremap,
-        &[STUB as u64, P, P, KEEP_AT, FREE_SLOT],
+        &[STUB as u64, P, P, MOVE_TO, FREE_SLOT],
     ),
     ("unmap the slot", SYS_munmap, &[SLOT, P]),
     (
@@ -180,7 +181,7 @@ const MAPPINGS: &[Attack] = &[
     ("map_shadow_stack", 453, &[0, P, 0]),
 ];
 
-/// Creating another process, which would inherit pages.
+/// Attempts to create another process, which would inherit pages.
 const PROCESSES: &[Attack] = &[
     ("sleep without being woken", SYS_nanosleep, &[SCRATCH, 0]),
     ("sleep by a clock", SYS_clock_nanosleep, &[1, 0, SCRATCH, 0]),
@@ -204,7 +205,7 @@ const PROCESSES: &[Attack] = &[
     ("setns", SYS_setns, &[3, 0]),
 ];
 
-/// Attacks on the agent, the monitor, or the domain's own rights.
+/// Attacks on the agent or the monitor, or attempts to extend the domain's own rights.
 const OTHERS: &[Attack] = &[
     (
         "ptrace the agent",
@@ -216,7 +217,7 @@ const OTHERS: &[Attack] = &[
         SYS_ptrace,
         &[PTRACE_SEIZE as u64, AGENT, 0, 0],
     ),
-    ("ask to be traced", SYS_ptrace, &[0, 0, 0, 0]),
+    ("request to be traced", SYS_ptrace, &[0, 0, 0, 0]),
     (
         "process_vm_readv",
         SYS_process_vm_readv,
@@ -230,7 +231,7 @@ const OTHERS: &[Attack] = &[
     ("process_mrelease", SYS_process_mrelease, &[3, 0]),
     ("kcmp", SYS_kcmp, &[1, 2, 2, 0, 0]),
     ("kill the agent", SYS_kill, &[AGENT, SIGKILL as u64]),
-    ("kill everybody", SYS_kill, &[NONE, SIGKILL as u64]),
+    ("kill every process", SYS_kill, &[NONE, SIGKILL as u64]),
     ("tkill the agent", SYS_tkill, &[AGENT, SIGSTOP as u64]),
     (
         "tgkill the agent",
@@ -277,7 +278,7 @@ const OTHERS: &[Attack] = &[
         SYS_prctl,
         &[PR_SET_SECCOMP as u64, 1],
     ),
-    ("a filter of its own", SYS_seccomp, &[1, 0, SCRATCH]),
+    ("install a filter", SYS_seccomp, &[1, 0, SCRATCH]),
     ("change the GS base", SYS_arch_prctl, &[0x1001, SLOT]),
     (
         "change the FS base through 32 bits",
@@ -309,7 +310,7 @@ const OTHERS: &[Attack] = &[
     ("timer_create", SYS_timer_create, &[0, 0, SCRATCH]),
 ];
 
-/// Files and descriptors.
+/// Attempts to access files and descriptors.
 const FILES: &[Attack] = &[
     ("openat /proc/self/mem", SYS_openat, &[CWD, SCRATCH, 2]),
     ("open /proc/self/mem", SYS_open, &[SCRATCH, 2]),
@@ -349,8 +350,8 @@ const FILES: &[Attack] = &[
     ("close_range", SYS_close_range, &[0, NONE, 0]),
 ];
 
-/// A process that can read a doorbell can steal its owner's wake-ups. Descriptor 600 is a doorbell,
-/// whatever the high half.
+/// Attempts to use a doorbell for more than ringing: a process that can read a doorbell can consume
+/// its owner's wake-ups. Descriptor 600 is a doorbell, whatever the argument's high half.
 const DOORBELLS: &[Attack] = &[
     ("read a doorbell", SYS_read, &[600, SCRATCH, 8]),
     (
@@ -371,65 +372,65 @@ const DOORBELLS: &[Attack] = &[
 
 #[test]
 fn every_attack_by_system_call_fails() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    world
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    target
         .guest_word(7)
         .store(0x5afe, std::sync::atomic::Ordering::SeqCst);
-    world.map(5, 7, true);
-    world.map(8, 9, false);
-    world.scratch(PATH);
+    target.map(5, 7, true);
+    target.map(8, 9, false);
+    target.scratch(PATH);
     let mut tried = 0;
     let mut wrong = Vec::new();
     for table in [MAPPINGS, PROCESSES, OTHERS, FILES, DOORBELLS] {
         for &(name, nr, args) in table {
             tried += 1;
-            match world.call(nr, args) {
+            match target.call(nr, args) {
                 Some(result) if result == i64::from(-EPERM) => {}
                 other => wrong.push((name, other)),
             }
-            assert!(!world.ended(), "{name} ended the domain");
+            assert!(!target.has_exited(), "{name} ended the domain");
         }
     }
     assert_eq!(wrong, [], "of {tried}, these did not fail with EPERM");
     println!("{tried} attacks refused");
-    // clone3 must look like a kernel without it.
+    // clone3 must fail as in a kernel without it.
     assert_eq!(
-        world.call(SYS_clone3, &[SCRATCH, 88]),
+        target.call(SYS_clone3, &[SCRATCH, 88]),
         Some(i64::from(-ENOSYS))
     );
-    // The magic number reaches only the monitor: see tests/attach.rs. After all attacks the agent
-    // still serves, and the mappings are unchanged.
-    assert_eq!(world.read(5), Ok(0x5afe));
-    assert_eq!(world.write(8, 1), Err(()));
-    world.map(30, 30, true);
-    world.unmap(5);
-    world.unmap(8);
-    assert_eq!(world.read(5), Err(()));
-    assert_eq!(world.read(8), Err(()));
+    // Only the monitor handles the call with the magic number: see tests/attach.rs. After all
+    // attacks the agent still works, and the mappings are unchanged.
+    assert_eq!(target.read(5), Ok(0x5afe));
+    assert_eq!(target.write(8, 1), Err(()));
+    target.map(30, 30, true);
+    target.unmap(5);
+    target.unmap(8);
+    assert_eq!(target.read(5), Err(()));
+    assert_eq!(target.read(8), Err(()));
 }
 
-/// The break is a domain's only way to get memory. It yields little, and never replaces another
-/// mapping.
+/// The break is a domain's only source of new memory. It provides little memory, and never replaces
+/// another mapping.
 #[test]
 fn the_break_is_bounded() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    let now = world.call(SYS_brk, &[0]).expect("alive");
-    for target in [
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    let now = target.call(SYS_brk, &[0]).expect("alive");
+    for address in [
         now + (1 << 20),
         INFO as i64 + 4096,
         WINDOW as i64 + 4096,
         0x6100_0000_0000,
     ] {
         assert_eq!(
-            world.call(SYS_brk, &[target as u64]),
+            target.call(SYS_brk, &[address as u64]),
             Some(now),
-            "break at {target:#x}"
+            "break at {address:#x}"
         );
     }
     for page in 0..256 {
-        let moved = world
+        let moved = target
             .call(SYS_brk, &[(now + page * 4096) as u64])
             .expect("alive");
         assert!(moved - now <= 256 << 10);
@@ -438,7 +439,7 @@ fn the_break_is_bounded() {
 
 #[test]
 fn other_system_call_tables_are_fatal() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     let x32 = 0x4000_0000i64;
     for (name, order, args) in [
         ("int 0x80 getpid", 5u64, [20u64, 0]),
@@ -446,27 +447,30 @@ fn other_system_call_tables_are_fatal() {
         ("x32 getpid", 3, [(x32 | SYS_getpid) as u64, 0]),
         ("x32 ptrace", 3, [(x32 | 521) as u64, 0]),
     ] {
-        let mut world = World::new();
-        assert_eq!(world.tell(order, &args), None, "{name} was survived");
-        assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
-        world.assert_ended("killed: forbidden system call");
+        let mut target = TestDomain::new();
+        assert_eq!(
+            target.execute(order, &args),
+            None,
+            "the domain survived {name}"
+        );
+        assert!(exits_within(&target.domain.pidfd, Duration::ZERO));
+        target.assert_exit("killed: forbidden system call");
     }
 }
 
-/// The stub and its arguments are not writable, nor is anything else outside the domain's own
-/// memory.
+/// The stub, its arguments, and all other pages outside of the domain's memory are not writable.
 #[test]
 fn writes_to_the_agents_pages_fault() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     for addr in [STUB as u64, STUB as u64 + P, STUB as u64 + 8 * P, FREE_SLOT] {
-        let mut world = World::new();
-        assert_eq!(world.tell(6, &[addr]), None, "{addr:#x} was written");
-        world.assert_ended("exited with code 77");
+        let mut target = TestDomain::new();
+        assert_eq!(target.execute(6, &[addr]), None, "{addr:#x} was written");
+        target.assert_exit("exited with code 77");
     }
 }
 
-/// The table has more doorbells than descriptors, which makes 600 a doorbell.
+/// The first doorbell is at most 600, so descriptor 600 is a doorbell.
 #[test]
-fn doorbells_start_where_the_table_says() {
+fn descriptor_600_is_a_doorbell() {
     const { assert!(DOORBELL <= 600) };
 }

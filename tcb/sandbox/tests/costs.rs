@@ -1,10 +1,10 @@
-//! Prints the cost of the mechanism on this machine: `cargo test --release -p sandbox --test costs
-//! -- --ignored --nocapture`.
+//! Prints the cost of starts and mappings on this machine: `cargo test --release -p sandbox --test
+//! costs -- --ignored --nocapture`.
 
 mod common;
 
 use abi::Slot;
-use common::{GUEST, World, alone};
+use common::{GUEST, TestDomain, serialize};
 use sandbox::PageMap;
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 }
 
 #[test]
-#[ignore = "measures"]
+#[ignore = "is a measurement"]
 fn costs() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     let ready = |_| {
         let began = Instant::now();
-        let mut world = World::new();
+        let mut target = TestDomain::new();
         let started = began.elapsed();
-        assert_eq!(world.tell(0, &[]), Some(Ok(u64::MAX)));
+        assert_eq!(target.execute(0, &[]), Some(Ok(u64::MAX)));
         (started, began.elapsed())
     };
     let (started, ready): (Vec<_>, Vec<_>) = (0..50).map(ready).unzip();
@@ -31,12 +31,12 @@ fn costs() {
         median(ready)
     );
     for (kind, cpus) in [
-        ("anywhere", &[][..]),
+        ("domain on any CPU", &[][..]),
         ("domain on CPU 0", &[0]),
         ("domain on the last CPU", &[1]),
     ] {
-        let mut world = World::on(cpus);
-        let agent = &mut world.domain.agent;
+        let mut target = TestDomain::on(cpus);
+        let agent = &mut target.domain.agent;
         for (pages, stride) in [(1, 1), (16, 1), (64, 1), (256, 1), (64, 2)] {
             let maps: Vec<_> = (0..pages)
                 .map(|n| PageMap {
@@ -58,11 +58,7 @@ fn costs() {
             }
             println!(
                 "{kind}: {pages} pages {}: map {:?}, unmap {:?}",
-                if stride == 1 {
-                    "side by side"
-                } else {
-                    "scattered"
-                },
+                if stride == 1 { "adjacent" } else { "scattered" },
                 median(mapped),
                 median(unmapped)
             );

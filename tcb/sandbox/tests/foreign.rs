@@ -1,10 +1,10 @@
-//! Foreign memory: files of a virtual machine that a shim's agent maps.
+//! Foreign memory: files of a virtual machine, which a shim's agent maps.
 
 mod common;
 
 use abi::layout::{FOREIGN, PAGE};
 use abi::version::VERSION;
-use common::{HOSTILE, World, alone, descriptors, start_as};
+use common::{HOSTILE, TestDomain, descriptors, serialize, start_with_profile};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use sandbox::{AgentError, Profile};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,9 +13,9 @@ use std::path::Path;
 const LOAD: u64 = 10;
 const STORE: u64 = 11;
 
-fn shim() -> World {
+fn shim() -> TestDomain {
     let version = u64::from(VERSION);
-    start_as(Profile::Shim, version, Path::new(HOSTILE), "shim", &[]).expect("a domain")
+    start_with_profile(Profile::Shim, version, Path::new(HOSTILE), "shim", &[]).expect("a domain")
 }
 
 fn file(pages: u64) -> OwnedFd {
@@ -24,12 +24,12 @@ fn file(pages: u64) -> OwnedFd {
     file
 }
 
-fn load(world: &mut World, page: u64) -> Result<u64, ()> {
-    world.tell(LOAD, &[page]).expect("alive")
+fn load(target: &mut TestDomain, page: u64) -> Result<u64, ()> {
+    target.execute(LOAD, &[page]).expect("alive")
 }
 
-fn store(world: &mut World, page: u64, value: u64) -> Result<u64, ()> {
-    world.tell(STORE, &[page, value]).expect("alive")
+fn store(target: &mut TestDomain, page: u64, value: u64) -> Result<u64, ()> {
+    target.execute(STORE, &[page, value]).expect("alive")
 }
 
 fn write(file: &OwnedFd, page: u64, value: u64) {
@@ -39,97 +39,97 @@ fn write(file: &OwnedFd, page: u64, value: u64) {
 
 #[test]
 fn a_file_is_visible_exactly_while_mapped() {
-    let Some(_alone) = alone() else { return };
-    let (mut world, file) = (shim(), file(8));
+    let Some(_guard) = serialize() else { return };
+    let (mut target, file) = (shim(), file(8));
     write(&file, 3, 0x33);
-    assert_eq!(load(&mut world, 100), Err(()), "nothing is mapped");
+    assert_eq!(load(&mut target, 100), Err(()), "nothing is mapped");
     let offset = 2 * PAGE as u64;
-    let agent = &mut world.domain.agent;
+    let agent = &mut target.domain.agent;
     agent
         .map_foreign(file.as_fd(), offset, &(100..104))
         .unwrap();
-    assert_eq!(load(&mut world, 101), Ok(0x33));
-    assert_eq!(store(&mut world, 103, 0x55), Ok(0));
+    assert_eq!(load(&mut target, 101), Ok(0x33));
+    assert_eq!(store(&mut target, 103, 0x55), Ok(0));
     let mut bytes = [0; 8];
     rustix::io::pread(&file, &mut bytes, 5 * PAGE as u64).unwrap();
     assert_eq!(u64::from_ne_bytes(bytes), 0x55);
-    assert_eq!(load(&mut world, 99), Err(()));
-    assert_eq!(load(&mut world, 104), Err(()));
-    if let Some(open) = descriptors(world.domain.agent_pid) {
+    assert_eq!(load(&mut target, 99), Err(()));
+    assert_eq!(load(&mut target, 104), Err(()));
+    if let Some(open) = descriptors(target.domain.agent_pid) {
         assert_eq!(open, [], "the agent keeps no descriptor");
     }
-    world.domain.agent.unmap_foreign(&(100..104)).unwrap();
-    assert_eq!(load(&mut world, 101), Err(()));
-    world.end();
+    target.domain.agent.unmap_foreign(&(100..104)).unwrap();
+    assert_eq!(load(&mut target, 101), Err(()));
+    target.kill();
 }
 
 #[test]
 fn a_shim_survives_truncated_and_punched_files() {
-    let Some(_alone) = alone() else { return };
-    let (mut world, file) = (shim(), file(8));
-    let agent = &mut world.domain.agent;
+    let Some(_guard) = serialize() else { return };
+    let (mut target, file) = (shim(), file(8));
+    let agent = &mut target.domain.agent;
     agent.map_foreign(file.as_fd(), 0, &(0..16)).unwrap();
-    assert_eq!(store(&mut world, 7, 1), Ok(0));
-    assert_eq!(load(&mut world, 8), Err(()), "past the end of the file");
+    assert_eq!(store(&mut target, 7, 1), Ok(0));
+    assert_eq!(load(&mut target, 8), Err(()), "past the end of the file");
     ftruncate(&file, 4 * PAGE as u64).unwrap();
-    assert_eq!(load(&mut world, 7), Err(()), "truncated");
-    assert_eq!(store(&mut world, 7, 2), Err(()));
-    assert_eq!(load(&mut world, 3), Ok(0));
+    assert_eq!(load(&mut target, 7), Err(()), "truncated");
+    assert_eq!(store(&mut target, 7, 2), Err(()));
+    assert_eq!(load(&mut target, 3), Ok(0));
     ftruncate(&file, 16 * PAGE as u64).unwrap();
-    assert_eq!(store(&mut world, 15, 3), Ok(0), "grown");
+    assert_eq!(store(&mut target, 15, 3), Ok(0), "grown");
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, hole, 15 * PAGE as u64, PAGE as u64).unwrap();
-    assert_eq!(load(&mut world, 15), Ok(0), "punched");
+    assert_eq!(load(&mut target, 15), Ok(0), "punched");
     drop(file);
-    assert_eq!(load(&mut world, 0), Ok(0), "the VMM has exited");
-    world.end();
+    assert_eq!(load(&mut target, 0), Ok(0), "the VMM has exited");
+    target.kill();
 }
 
 #[test]
 fn large_mappings_are_unmapped_completely() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     const GIB: u32 = (1 << 30) / PAGE as u32;
-    let (mut world, file) = (shim(), file(8 * u64::from(GIB)));
+    let (mut target, file) = (shim(), file(8 * u64::from(GIB)));
     let pages = GIB / 2..8 * GIB;
-    let agent = &mut world.domain.agent;
+    let agent = &mut target.domain.agent;
     agent.map_foreign(file.as_fd(), 0, &pages).unwrap();
     let all = [pages.start, GIB - 1, GIB, 5 * GIB + 1, pages.end - 1].map(u64::from);
-    let touched = all.map(|page| store(&mut world, page, 1));
+    let touched = all.map(|page| store(&mut target, page, 1));
     assert_eq!(touched, [Ok(0); 5]);
-    world.domain.agent.unmap_foreign(&pages).unwrap();
-    assert_eq!(all.map(|page| load(&mut world, page)), [Err(()); 5]);
-    world.end();
+    target.domain.agent.unmap_foreign(&pages).unwrap();
+    assert_eq!(all.map(|page| load(&mut target, page)), [Err(()); 5]);
+    target.kill();
 }
 
 #[test]
 fn a_rejected_mapping_maps_nothing() {
-    let Some(_alone) = alone() else { return };
-    let mut world = shim();
+    let Some(_guard) = serialize() else { return };
+    let mut target = shim();
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
     let huge = memfd_create("huge", MemfdFlags::HUGETLB).ok();
     for file in [Some(reader), huge].into_iter().flatten() {
-        // A pipe cannot be mapped, and a huge page must be aligned.
-        let agent = &mut world.domain.agent;
+        // A pipe cannot be mapped, and a mapping of huge pages must be aligned.
+        let agent = &mut target.domain.agent;
         let refused = agent.map_foreign(file.as_fd(), 0, &(1..3));
         assert!(
             matches!(refused, Err(AgentError::Refused(_))),
             "{refused:?}"
         );
-        assert_eq!(load(&mut world, 1), Err(()));
+        assert_eq!(load(&mut target, 1), Err(()));
     }
     let file = file(1);
-    let agent = &mut world.domain.agent;
+    let agent = &mut target.domain.agent;
     agent.map_foreign(file.as_fd(), 0, &(1..2)).unwrap();
-    assert_eq!(load(&mut world, 1), Ok(0), "the agent continues");
-    world.end();
+    assert_eq!(load(&mut target, 1), Ok(0), "the agent continues");
+    target.kill();
 }
 
 #[test]
 fn a_shim_cannot_map_files_itself() {
-    let Some(_alone) = alone() else { return };
-    let mut world = shim();
-    let call = world.call(libc::SYS_mmap, &[FOREIGN as u64, 4096, 3, 0x11, 0, 0]);
+    let Some(_guard) = serialize() else { return };
+    let mut target = shim();
+    let call = target.call(libc::SYS_mmap, &[FOREIGN as u64, 4096, 3, 0x11, 0, 0]);
     assert_eq!(call, Some(-1), "EPERM");
-    assert_eq!(load(&mut world, 0), Err(()));
-    world.end();
+    assert_eq!(load(&mut target, 0), Err(()));
+    target.kill();
 }

@@ -1,10 +1,10 @@
-//! Pages that are mapped and unmapped are visible to a domain exactly in between.
+//! A domain can access a page exactly while the page is mapped.
 
 mod common;
 
 use abi::Slot;
 use abi::layout::{PAGE, WINDOW};
-use common::{GUEST, GUEST_FRAMES, WINDOW_SLOTS, World, alone};
+use common::{GUEST, GUEST_FRAMES, TestDomain, WINDOW_SLOTS, serialize};
 use sandbox::{AgentError, PageMap};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -20,78 +20,79 @@ fn page(slot: u32, frame: u32, writable: bool) -> PageMap {
 
 #[test]
 fn a_page_is_visible_exactly_while_mapped() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     for n in 0..64 {
-        world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
+        target.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
     }
     assert_eq!(
-        world.read(5),
+        target.read(5),
         Err(()),
         "a slot was readable before any mapping"
     );
-    world.map(5, 7, true);
-    assert_eq!(world.read(5), Ok(0x1007));
-    assert_eq!(world.write(5, 0xabc), Ok(0));
-    assert_eq!(world.guest_word(7).load(SeqCst), 0xabc);
+    target.map(5, 7, true);
+    assert_eq!(target.read(5), Ok(0x1007));
+    assert_eq!(target.write(5, 0xabc), Ok(0));
+    assert_eq!(target.guest_word(7).load(SeqCst), 0xabc);
     assert_eq!(
-        (world.read(4), world.read(6)),
+        (target.read(4), target.read(6)),
         (Err(()), Err(())),
         "neighbouring slots are readable"
     );
-    world.map(8, 9, false);
-    assert_eq!(world.read(8), Ok(0x1009));
-    assert_eq!(world.write(8, 1), Err(()), "a read-only page is writable");
-    assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
-    world.unmap(5);
-    assert_eq!(world.read(5), Err(()), "an unmapped page is readable");
-    assert_eq!(world.write(5, 1), Err(()));
-    assert_eq!(world.guest_word(7).load(SeqCst), 0xabc);
-    assert_eq!(world.read(8), Ok(0x1009), "another page was unmapped too");
-    // If a page is mapped over another one, the new page is visible, and the old one is unchanged.
-    world.map(8, 10, true);
-    assert_eq!(world.write(8, 2), Ok(0));
-    assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
-    assert_eq!(world.guest_word(10).load(SeqCst), 2);
+    target.map(8, 9, false);
+    assert_eq!(target.read(8), Ok(0x1009));
+    assert_eq!(target.write(8, 1), Err(()), "a read-only page is writable");
+    assert_eq!(target.guest_word(9).load(SeqCst), 0x1009);
+    target.unmap(5);
+    assert_eq!(target.read(5), Err(()), "an unmapped page is readable");
+    assert_eq!(target.write(5, 1), Err(()));
+    assert_eq!(target.guest_word(7).load(SeqCst), 0xabc);
+    assert_eq!(target.read(8), Ok(0x1009), "another page was unmapped too");
+    // If a page is mapped over another one, the domain accesses the new page, and the old one is
+    // unchanged.
+    target.map(8, 10, true);
+    assert_eq!(target.write(8, 2), Ok(0));
+    assert_eq!(target.guest_word(9).load(SeqCst), 0x1009);
+    assert_eq!(target.guest_word(10).load(SeqCst), 2);
 }
 
 #[test]
 fn unordered_batches_map_every_page_correctly() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     for n in 0..GUEST_FRAMES {
-        world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
+        target.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
     }
-    // More runs than the argument pages hold, none of which merge.
+    // The batch has more runs than the argument pages can contain, and no two runs merge.
     let maps: Vec<_> = (0..1500)
         .rev()
         .map(|n| page(2 * n, (7 * n) % GUEST_FRAMES, n % 2 == 0))
         .collect();
-    world.domain.agent.map(&maps).expect("mapped");
+    target.domain.agent.map(&maps).expect("mapped");
     for n in [0, 1, 2, 511, 512, 513, 1023, 1024, 1499] {
         assert_eq!(
-            world.read(2 * n),
+            target.read(2 * n),
             Ok(0x1000 + u64::from((7 * n) % GUEST_FRAMES))
         );
         assert_eq!(
-            world
+            target
                 .write(2 * n, 0x1000 + u64::from((7 * n) % GUEST_FRAMES))
                 .is_ok(),
             n % 2 == 0
         );
-        assert_eq!(world.read(2 * n + 1), Err(()));
+        assert_eq!(target.read(2 * n + 1), Err(()));
     }
     // A single run of 3000 slots unmaps them all.
     let slots: Vec<_> = (0..3000).map(Slot).collect();
-    world.domain.agent.unmap(&slots).expect("unmapped");
-    assert!((0..3000).step_by(97).all(|n| world.read(n).is_err()));
+    target.domain.agent.unmap(&slots).expect("unmapped");
+    assert!((0..3000).step_by(97).all(|n| target.read(n).is_err()));
 }
 
 #[test]
 fn invalid_batches_change_nothing() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    let agent = &mut world.domain.agent;
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    let agent = &mut target.domain.agent;
     let result = agent.map(&[page(1, 1, true), page(WINDOW_SLOTS, 2, true)]);
     assert!(
         matches!(result, Err(AgentError::Slot(Slot(WINDOW_SLOTS)))),
@@ -128,14 +129,14 @@ fn invalid_batches_change_nothing() {
         agent.unmap(&[Slot(9)]).is_ok(),
         "unmapping empty slots failed"
     );
-    assert_eq!(world.read(1), Err(()), "a refused batch mapped a page");
+    assert_eq!(target.read(1), Err(()), "a refused batch mapped a page");
 }
 
 #[test]
 fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    // A descriptor that cannot be mapped, registered with a false length.
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    // Register a descriptor that cannot be mapped.
     let file = tempfile::tempdir().expect("a directory");
     let path = file.path().join("write-only");
     std::fs::write(&path, vec![0; 16 * PAGE]).expect("a file");
@@ -144,17 +145,17 @@ fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
         .open(&path)
         .expect("opened");
     use std::os::fd::AsFd;
-    world
+    target
         .domain
         .agent
         .add_memory(8, odd.as_fd(), odd.as_fd())
         .expect("passed to the agent");
-    world.map(3, 3, true);
+    target.map(3, 3, true);
     let bad = PageMap {
         memory: 8,
         ..page(20, 2, true)
     };
-    let result = world.domain.agent.map(&[
+    let result = target.domain.agent.map(&[
         page(10, 10, true),
         page(12, 12, true),
         bad,
@@ -165,28 +166,28 @@ fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
     };
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     for slot in [10, 12, 20, 22] {
-        assert_eq!(world.read(slot), Err(()), "slot {slot}");
+        assert_eq!(target.read(slot), Err(()), "slot {slot}");
     }
-    assert!(world.read(3).is_ok(), "an earlier mapping is lost");
-    world.domain.agent.remove_memory(8).expect("forgotten");
+    assert!(target.read(3).is_ok(), "an earlier mapping is lost");
+    target.domain.agent.remove_memory(8).expect("removed");
     assert!(matches!(
-        world.domain.agent.remove_memory(8),
+        target.domain.agent.remove_memory(8),
         Err(AgentError::Memory(8))
     ));
-    world.map(10, 10, true);
-    assert!(world.read(10).is_ok());
+    target.map(10, 10, true);
+    assert!(target.read(10).is_ok());
 }
 
 #[test]
 fn descriptor_numbers_of_memories_are_reused() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    let World {
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    let TestDomain {
         domain,
         guest,
         guest_readonly,
         ..
-    } = &mut world;
+    } = &mut target;
     use std::os::fd::AsFd;
     for round in 0..3 {
         for n in 100..400 {
@@ -216,76 +217,76 @@ fn descriptor_numbers_of_memories_are_reused() {
 }
 
 /// A domain accesses a page continuously from another CPU. After `unmap` has returned, none of its
-/// instructions may reach the page: a reader must not see later values, and a writer must not
+/// instructions may access the page: a reader must not read later values, and a writer must not
 /// change them.
 #[test]
 fn no_access_succeeds_after_unmap_returned() {
     const ROUNDS: u64 = 600;
     const FORBIDDEN: u64 = 1 << 60;
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     for mode in [0, 1] {
-        let mut world = World::on(&[cpus - 1]);
+        let mut target = TestDomain::on(&[cpus - 1]);
         let (slot, frame) = (20, 11);
-        let (stop, worked, faults, observed) = (
-            world.word(16),
-            world.word(17),
-            world.word(18),
-            world.word(19),
+        let (stop, accesses, faults, observed) = (
+            target.word(16),
+            target.word(17),
+            target.word(18),
+            target.word(19),
         );
         let value = if mode == 0 { FORBIDDEN } else { 0x77 };
-        world.order(4, &[slot.into(), mode, value]);
-        let later = |word: &std::sync::atomic::AtomicU64, than: u64| {
+        target.order(4, &[slot.into(), mode, value]);
+        let wait_above = |word: &std::sync::atomic::AtomicU64, bound: u64| {
             let until = Instant::now() + testing::PATIENCE;
-            while word.load(SeqCst) <= than {
+            while word.load(SeqCst) <= bound {
                 assert!(Instant::now() < until, "the domain does not run");
                 std::thread::yield_now();
             }
         };
-        let mut spoilt = 0;
+        let mut overwritten = 0;
         for round in 0..ROUNDS {
-            world.guest_word(frame).store(round, SeqCst);
-            let before = worked.load(SeqCst);
-            world.map(slot, frame, true);
-            later(worked, before);
-            world.unmap(slot);
-            world.guest_word(frame).store(FORBIDDEN + round, SeqCst);
-            // It has tried at least twice since.
-            later(faults, faults.load(SeqCst) + 1);
-            spoilt += u64::from(world.guest_word(frame).load(SeqCst) != FORBIDDEN + round);
+            target.guest_word(frame).store(round, SeqCst);
+            let before = accesses.load(SeqCst);
+            target.map(slot, frame, true);
+            wait_above(accesses, before);
+            target.unmap(slot);
+            target.guest_word(frame).store(FORBIDDEN + round, SeqCst);
+            // Wait until the domain has tried at least twice since then.
+            wait_above(faults, faults.load(SeqCst) + 1);
+            overwritten += u64::from(target.guest_word(frame).load(SeqCst) != FORBIDDEN + round);
         }
         stop.store(1, SeqCst);
-        assert_eq!(world.answer(), Some(Ok(0)));
+        assert_eq!(target.answer(), Some(Ok(0)));
         assert_eq!(
-            (observed.load(SeqCst), spoilt),
+            (observed.load(SeqCst), overwritten),
             (0, 0),
             "accesses after unmap, mode {mode}"
         );
         println!(
             "mode {mode}: {ROUNDS} rounds, {} accesses, {} faults, 0 after unmap",
-            worked.load(SeqCst),
+            accesses.load(SeqCst),
             faults.load(SeqCst)
         );
     }
 }
 
-/// A system call of the domain sleeps with its buffer in a slot; the page is unmapped; then the
+/// A system call of the domain sleeps, with its buffer in a slot. The page is unmapped before the
 /// data arrive.
 #[test]
 fn a_read_in_flight_misses_an_unmapped_page() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
-    world.guest_word(7).store(0x1111, SeqCst);
-    world.map(5, 7, true);
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
+    target.guest_word(7).store(0x1111, SeqCst);
+    target.map(5, 7, true);
     let slot = (WINDOW + 5 * PAGE) as u64;
-    world.order(3, &[libc::SYS_read as u64, 3, slot, 8]);
+    target.order(3, &[libc::SYS_read as u64, 3, slot, 8]);
     // The domain sleeps in `read` on its event descriptor.
     testing::wait_until("the domain does not sleep", || {
-        common::status(world.domain.pid, "State").starts_with('S')
+        common::status(target.domain.pid, "State").starts_with('S')
     });
     std::thread::sleep(Duration::from_millis(20));
-    world.unmap(5);
-    rustix::io::write(&world.event, &0x666u64.to_ne_bytes()).expect("rung");
-    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::EFAULT) as u64)));
-    assert_eq!(world.guest_word(7).load(SeqCst), 0x1111);
+    target.unmap(5);
+    rustix::io::write(&target.event, &0x666u64.to_ne_bytes()).expect("rung");
+    assert_eq!(target.answer(), Some(Ok(i64::from(-libc::EFAULT) as u64)));
+    assert_eq!(target.guest_word(7).load(SeqCst), 0x1111);
 }

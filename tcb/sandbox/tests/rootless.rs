@@ -2,46 +2,46 @@
 
 mod common;
 
-use common::{GUEST, World, alone};
+use common::{GUEST, TestDomain, serialize};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use testing::{require, skip};
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 const ROLE: &str = "GRANTWAY_TEST_ROOTLESS";
 
-/// The process that the next test runs without privileges.
+/// Program that the next test runs without privileges.
 #[test]
-fn as_nobody() {
+fn unprivileged_monitor() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
     assert!(!rustix::process::geteuid().is_root());
-    let mut world = World::new();
-    assert_eq!(world.domain.missing, ["a separate user id"]);
-    world
+    let mut target = TestDomain::new();
+    assert_eq!(target.domain.missing, ["a separate user id"]);
+    target
         .guest_word(7)
         .store(0x5afe, std::sync::atomic::Ordering::SeqCst);
-    world.map(5, 7, false);
-    assert_eq!(world.read(5), Ok(0x5afe));
-    assert_eq!(world.write(5, 1), Err(()));
-    world.unmap(5);
-    assert_eq!(world.read(5), Err(()));
-    world.domain.agent.remove_memory(GUEST).expect("forgotten");
-    world.end();
-    assert!(world.ended());
+    target.map(5, 7, false);
+    assert_eq!(target.read(5), Ok(0x5afe));
+    assert_eq!(target.write(5, 1), Err(()));
+    target.unmap(5);
+    assert_eq!(target.read(5), Err(()));
+    target.domain.agent.remove_memory(GUEST).expect("removed");
+    target.kill();
+    assert!(target.has_exited());
 }
 
 #[test]
 fn a_monitor_without_privileges_starts_domains() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     require!(userns);
-    let mut command = Command::new(std::env::current_exe().expect("myself"));
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["--exact", "as_nobody", "--nocapture"])
+        .args(["--exact", "unprivileged_monitor", "--nocapture"])
         .env(ROLE, "1");
     if rustix::process::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(NOBODY_UID).gid(NOBODY_UID);
     }
     match command.output() {
         Ok(done) => assert!(

@@ -1,23 +1,25 @@
-//! Starting and ending domains.
+//! Starts and exits of domains.
 
 mod common;
 
 use abi::version::VERSION;
-use common::{HOSTILE, World, alone, descriptors, gone_within, start_by, status};
+use common::{
+    HOSTILE, TestDomain, descriptors, exits_within, serialize, start_with_version, status,
+};
 use std::path::Path;
 use std::time::Duration;
 use testing::PATIENCE;
 
 #[test]
 fn a_rust_program_starts_confined() {
-    let Some(_alone) = alone() else { return };
-    let mut world = World::new();
+    let Some(_guard) = serialize() else { return };
+    let mut target = TestDomain::new();
     assert_eq!(
-        world.printed(),
-        "hostile: up as [\"hostile\", \"one\", \"two\"]\n"
+        target.read_console(),
+        "hostile: started as [\"hostile\", \"one\", \"two\"]\n"
     );
-    println!("missing: {:?}", world.domain.missing);
-    let (pid, agent) = (world.domain.pid, world.domain.agent_pid);
+    println!("missing: {:?}", target.domain.missing);
+    let (pid, agent) = (target.domain.pid, target.domain.agent_pid);
     assert!(descriptors(pid).is_none_or(|open| open == [0, 1, 2, 3, 4]));
     assert!(descriptors(agent).is_none_or(|open| open == [8, 9]));
     for pid in [pid, agent] {
@@ -26,25 +28,32 @@ fn a_rust_program_starts_confined() {
         assert_eq!(status(pid, "Seccomp_filters"), "1");
         assert_eq!(status(pid, "CapEff"), "0000000000000000");
         assert_eq!(status(pid, "CapPrm"), "0000000000000000");
-        // Readable only with the right to trace the process.
+        // Only a process with the right to trace the domain can read this.
         if let Ok(slack) = std::fs::read_to_string(format!("/proc/{pid}/timerslack_ns")) {
             assert_eq!(slack.trim(), "1");
         }
     }
-    assert!(!gone_within(&world.domain.pidfd, Duration::from_millis(1)));
-    world.end();
-    assert!(world.ended());
+    assert!(!exits_within(
+        &target.domain.pidfd,
+        Duration::from_millis(1)
+    ));
+    target.kill();
+    assert!(target.has_exited());
 }
 
 /// S-2: a domain started by a monitor of another version reports the error and exits.
 #[test]
 fn a_domain_of_another_version_exits_with_an_error() {
-    let Some(_alone) = alone() else { return };
+    let Some(_guard) = serialize() else { return };
     let path = Path::new(HOSTILE);
-    let mut world = start_by(u64::from(VERSION) + 1, path, "hostile", &[]).expect("a start");
-    assert!(gone_within(&world.domain.pidfd, PATIENCE));
-    let said = world.printed();
-    assert!(said.contains("both must be of one build"), "{said}");
+    let mut target =
+        start_with_version(u64::from(VERSION) + 1, path, "hostile", &[]).expect("a start");
+    assert!(exits_within(&target.domain.pidfd, PATIENCE));
+    let printed_text = target.read_console();
+    assert!(
+        printed_text.contains("both must be of one build"),
+        "{printed_text}"
+    );
 }
 
 /// S-1: the monitor finds the version in the file.
@@ -67,7 +76,7 @@ fn a_program_of_another_version_is_not_started() {
         std::fs::write(&path, image).expect("written");
         sandbox::check(&path).unwrap_err().to_string()
     };
-    sandbox::check(Path::new(HOSTILE)).expect("the right one");
+    sandbox::check(Path::new(HOSTILE)).expect("the current version");
     let later = changed(&|note| note[12..].copy_from_slice(&77u32.to_le_bytes()));
     assert!(
         later.ends_with(&format!(

@@ -1,4 +1,4 @@
-//! A domain that executes any order, as the attacker in this crate's tests.
+//! A domain that executes any order: the attacker in this crate's tests.
 //!
 //! It reads orders from the first page of its frames (words of 8 bytes; the first is also a 32-bit
 //! futex):
@@ -24,7 +24,7 @@ const ANSWERED: usize = 9;
 const ANSWER: usize = 10;
 const FAULTED: usize = 11;
 const STOP: usize = 16;
-const WORKED: usize = 17;
+const ACCESSES: usize = 17;
 const FAULTS: usize = 18;
 const FORBIDDEN: usize = 19;
 
@@ -39,7 +39,10 @@ fn main() {
     let Some(page) = domain_memory.frames.page(0) else {
         std::process::exit(4)
     };
-    println!("hostile: up as {:?}", std::env::args().collect::<Vec<_>>());
+    println!(
+        "hostile: started as {:?}",
+        std::env::args().collect::<Vec<_>>()
+    );
     let slot = |n: u64| domain_memory.window.page(n as u32).unwrap_or(Span::EMPTY);
     let foreign = |n: u64| domain_memory.foreign.page(n as u32).unwrap_or(Span::EMPTY);
     let mut last = 0;
@@ -61,8 +64,8 @@ fn main() {
             )),
             4 => Ok(spin(page, slot(arg(0)), arg(1), arg(2))),
             5 => Ok(call_as_32_bit(arg(0))),
-            // Not through a span: such a fault is fatal.
-            6 => Ok(scribble(arg(0))),
+            // This access does not use a span, so a fault is fatal.
+            6 => Ok(write_to_address(arg(0))),
             7 => Ok(vec![1u8; arg(0) as usize].len() as u64),
             8 => std::process::exit(arg(0) as i32),
             9 => panic!("as ordered"),
@@ -89,21 +92,21 @@ fn set(page: Span, word: usize, value: u64) {
     }
 }
 
-/// Accesses a slot until told to stop: mode 0 reads it and compares with `value`, mode 1 writes
-/// `value`.
+/// Accesses a slot until the test sets [`STOP`]. Mode 0 reads the slot and counts values of at
+/// least `value` as forbidden; mode 1 writes `value`.
 fn spin(page: Span, slot: Span, mode: u64, value: u64) -> u64 {
     while get(page, STOP) == 0 {
-        let touched = if mode == 0 {
+        let result = if mode == 0 {
             slot.load_u64(0)
         } else {
             slot.store_u64(0, value).map(|()| 0)
         };
-        match touched {
+        match result {
             Ok(found) => {
                 if mode == 0 && found >= value {
                     set(page, FORBIDDEN, get(page, FORBIDDEN) + 1);
                 }
-                set(page, WORKED, get(page, WORKED) + 1);
+                set(page, ACCESSES, get(page, ACCESSES) + 1);
             }
             Err(_) => set(page, FAULTS, get(page, FAULTS) + 1),
         }
@@ -114,7 +117,7 @@ fn spin(page: Span, slot: Span, mode: u64, value: u64) -> u64 {
 /// Makes any system call, and returns the raw result.
 fn call(nr: u64, [a, b, c, d, e, f]: [u64; 6]) -> u64 {
     let result;
-    // SAFETY: this is the attacker, which can break only its own process.
+    // SAFETY: this is the attacker, which can harm only its own process.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") nr => result, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);
@@ -125,15 +128,15 @@ fn call(nr: u64, [a, b, c, d, e, f]: [u64; 6]) -> u64 {
 /// Makes a system call of the 32-bit table.
 fn call_as_32_bit(nr: u64) -> u64 {
     let result;
-    // SAFETY: as above.
+    // SAFETY: as in `call`.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") nr => result);
     }
     result
 }
 
-fn scribble(addr: u64) -> u64 {
-    // SAFETY: as above; the store is not elided, and may fault.
+fn write_to_address(addr: u64) -> u64 {
+    // SAFETY: as in `call`; the store is not elided, and may fault.
     unsafe { std::ptr::with_exposed_provenance_mut::<u64>(addr as usize).write_volatile(0) };
     (FRAMES + PAGE) as u64
 }

@@ -1,4 +1,4 @@
-//! A domain under test: `hostile`, with the test as its monitor.
+//! A domain under test, which runs the program `hostile`. The test is its monitor.
 #![allow(dead_code)]
 
 use abi::core::CPU_WORDS;
@@ -18,24 +18,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, require, wait_until};
 
-/// The guest memory's number in the agent.
+/// The number of the guest's memory in the agent.
 pub(crate) const GUEST: u32 = 7;
 pub(crate) const WINDOW_SLOTS: u32 = 4096;
 pub(crate) const GUEST_FRAMES: u32 = 2048;
 
-/// The address of the second page of the domain's frames: strings and structs for its calls.
+/// The address of the second page of the domain's frames, which contains strings and structs for
+/// its calls.
 pub(crate) const SCRATCH: u64 = (FRAMES + PAGE) as u64;
 
-/// Serializes the tests, because they measure time and start processes.
-pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Skipped tests also start processes and open descriptors.
+/// Serializes the tests, because they measure time and start processes. Returns `None` if the test
+/// must be skipped.
+pub(crate) fn serialize() -> Option<MutexGuard<'static, ()>> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    // The check also starts processes and opens descriptors, so it holds the lock.
     require!(seccomp_notify);
-    Some(alone)
+    Some(guard)
 }
 
-pub(crate) struct World {
+pub(crate) struct TestDomain {
     pub(crate) domain: Sandboxed,
     pub(crate) guest: Region,
     pub(crate) guest_readonly: OwnedFd,
@@ -50,30 +52,30 @@ pub(crate) fn word(span: Span, n: usize) -> &'static AtomicU64 {
     span.u64(n * 8).expect("a word of the page")
 }
 
-/// Starts a domain without an environment.
-pub(crate) fn start(program: &Path, name: &str, cpus: &[usize]) -> Result<World, SpawnError> {
-    start_by(u64::from(VERSION), program, name, cpus)
+/// Starts a domain with this program.
+pub(crate) fn start(program: &Path, name: &str, cpus: &[usize]) -> Result<TestDomain, SpawnError> {
+    start_with_version(u64::from(VERSION), program, name, cpus)
 }
 
-/// Returns the same by a monitor of another version.
-pub(crate) fn start_by(
+/// Starts a domain as a monitor of this version.
+pub(crate) fn start_with_version(
     version: u64,
     program: &Path,
     name: &str,
     cpus: &[usize],
-) -> Result<World, SpawnError> {
-    start_as(Profile::Driver, version, program, name, cpus)
+) -> Result<TestDomain, SpawnError> {
+    start_with_profile(Profile::Driver, version, program, name, cpus)
 }
 
-/// Returns the same with a filter profile: a shim has a range for foreign memory instead of a
+/// Starts a domain with this filter profile. A shim has a range for foreign memory instead of a
 /// window.
-pub(crate) fn start_as(
+pub(crate) fn start_with_profile(
     profile: Profile,
     version: u64,
     program: &Path,
     name: &str,
     cpus: &[usize],
-) -> Result<World, SpawnError> {
+) -> Result<TestDomain, SpawnError> {
     let (window_slots, foreign_pages) = match profile {
         Profile::Shim => (0, FOREIGN_PAGES),
         _ => (WINDOW_SLOTS, 0),
@@ -116,7 +118,7 @@ pub(crate) fn start_as(
     })?;
     let guest = Region::create("guest", GUEST_FRAMES as usize * PAGE).expect("memory");
     let guest_readonly = guest.readonly_fd().expect("a descriptor");
-    Ok(World {
+    Ok(TestDomain {
         domain,
         guest,
         guest_readonly,
@@ -130,31 +132,31 @@ pub(crate) fn start_as(
 
 pub(crate) const HOSTILE: &str = env!("CARGO_BIN_EXE_hostile");
 
-impl World {
+impl TestDomain {
     pub(crate) fn new() -> Self {
         Self::on(&[])
     }
 
     pub(crate) fn on(cpus: &[usize]) -> Self {
-        let mut world = start(Path::new(HOSTILE), "hostile", cpus).expect("a domain");
-        let World {
+        let mut target = start(Path::new(HOSTILE), "hostile", cpus).expect("a domain");
+        let TestDomain {
             domain,
             guest,
             guest_readonly,
             ..
-        } = &mut world;
+        } = &mut target;
         domain
             .agent
             .add_memory(GUEST, guest.fd(), guest_readonly.as_fd())
             .expect("a memory");
-        world
+        target
     }
 
     fn page(&self) -> Span {
         self.frames.span().page(0).expect("the first page")
     }
 
-    /// Returns a word of the page of orders.
+    /// Returns a word of the page that contains the orders.
     pub(crate) fn word(&self, n: usize) -> &'static AtomicU64 {
         word(self.page(), n)
     }
@@ -164,7 +166,7 @@ impl World {
         word(self.guest.span().page(n).expect("a frame"), 0)
     }
 
-    /// Gives an order without waiting.
+    /// Gives an order to the domain, without waiting for the answer.
     pub(crate) fn order(&mut self, order: u64, args: &[u64]) {
         self.word(1).store(order, SeqCst);
         for n in 0..7 {
@@ -177,8 +179,8 @@ impl World {
         shmem::futex::wake(number, 1);
     }
 
-    /// Waits for the answer: a value, or `Err` if an access faulted. `None` if the domain has
-    /// ended.
+    /// Waits for the answer, which is a value, or `Err` if an access faulted. Returns `None` if the
+    /// domain has exited.
     pub(crate) fn answer(&self) -> Option<Result<u64, ()>> {
         let answered = self.page().u32(9 * 8).expect("a word");
         let until = Instant::now() + PATIENCE;
@@ -187,7 +189,7 @@ impl World {
             if now == self.orders {
                 break;
             }
-            if self.ended() {
+            if self.has_exited() {
                 return None;
             }
             assert!(Instant::now() < until, "the domain does not answer");
@@ -199,34 +201,34 @@ impl World {
         })
     }
 
-    fn ask(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
+    fn execute_order(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
         self.order(order, args);
         self.answer()
     }
 
     pub(crate) fn read(&mut self, slot: u32) -> Result<u64, ()> {
-        self.ask(1, &[slot.into()]).expect("alive")
+        self.execute_order(1, &[slot.into()]).expect("alive")
     }
 
     pub(crate) fn write(&mut self, slot: u32, value: u64) -> Result<u64, ()> {
-        self.ask(2, &[slot.into(), value]).expect("alive")
+        self.execute_order(2, &[slot.into(), value]).expect("alive")
     }
 
-    /// Makes the domain make a system call; returns the raw result, or `None` if the call killed
+    /// Makes the domain execute a system call. Returns the raw result, or `None` if the call killed
     /// the domain.
     pub(crate) fn call(&mut self, nr: i64, args: &[u64]) -> Option<i64> {
         let words: Vec<u64> = std::iter::once(nr as u64)
             .chain(args.iter().copied())
             .collect();
-        self.ask(3, &words)
+        self.execute_order(3, &words)
             .map(|answer| answer.expect("no page involved") as i64)
     }
 
-    pub(crate) fn tell(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
-        self.ask(order, args)
+    pub(crate) fn execute(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
+        self.execute_order(order, args)
     }
 
-    /// Writes bytes for its system calls at [`SCRATCH`].
+    /// Writes bytes for the domain's system calls to [`SCRATCH`].
     pub(crate) fn scratch(&self, bytes: &[u8]) {
         self.frames
             .span()
@@ -252,33 +254,33 @@ impl World {
         self.domain.agent.unmap(&[Slot(slot)]).expect("unmapped");
     }
 
-    /// Kills domain and agent, and waits for as long as they only lack a CPU.
+    /// Kills domain and agent, and repeats this until both have exited, since they may lack a CPU.
     #[track_caller]
-    pub(crate) fn end(&mut self) {
-        wait_until("the domain has not ended", || self.domain.kill());
+    pub(crate) fn kill(&mut self) {
+        wait_until("the domain has not exited", || self.domain.kill());
     }
 
-    pub(crate) fn ended(&self) -> bool {
-        gone_within(&self.domain.pidfd, Duration::ZERO)
+    pub(crate) fn has_exited(&self) -> bool {
+        exits_within(&self.domain.pidfd, Duration::ZERO)
     }
 
-    /// Asserts that it has ended, and in the expected way, if that is known.
-    pub(crate) fn assert_ended(&self, how: &str) {
+    /// Asserts that the domain has exited in the expected way, if the way is known.
+    pub(crate) fn assert_exit(&self, how: &str) {
         let ending = self.domain.how_it_ended().expect("an end");
         let unknown = !self.domain.missing.is_empty() && ending == "ended";
         assert!(unknown || ending == how, "{ending}, not: {how}");
     }
 
-    /// Returns its output so far (blocks until there is some).
-    pub(crate) fn printed(&mut self) -> String {
+    /// Returns the domain's output so far. Blocks until the domain has printed something.
+    pub(crate) fn read_console(&mut self) -> String {
         let mut bytes = [0; 4096];
         let n = self.console.read(&mut bytes).expect("read");
         String::from_utf8_lossy(&bytes[..n]).into_owned()
     }
 }
 
-/// Returns whether a process ends within this time.
-pub(crate) fn gone_within(pidfd: &OwnedFd, time: Duration) -> bool {
+/// Returns whether a process exits within this time.
+pub(crate) fn exits_within(pidfd: &OwnedFd, time: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let timeout = Timespec::try_from(time).expect("a time");
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).expect("poll") > 0
