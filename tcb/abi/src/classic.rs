@@ -158,9 +158,9 @@ pub struct CopyOp {
     pub src: CopyOperand,
     /// The destination.
     pub dst: CopyOperand,
-    /// Offset in the source page, bytes.
+    /// Offset in the source page, in bytes.
     pub src_offset: u16,
-    /// Offset in the destination page, bytes.
+    /// Offset in the destination page, in bytes.
     pub dst_offset: u16,
     /// Length in bytes.
     pub len: u16,

@@ -43,8 +43,8 @@ pub enum Request {
         first: u32,
     },
     /// Returns the frames that have passed a driver domain's ports since the last request of this
-    /// kind. The driver domain captures further frames until it has received no such request for 2
-    /// s. Each frame in `frames[]` has `at_ns` (monotonic), `port`, `in` (whether it entered the
+    /// kind. The driver domain captures further frames until it has received no capture request for
+    /// 2 s. Each frame in `frames[]` has `at_ns` (monotonic), `port`, `in` (whether it entered the
     /// bridge), `bytes`, `data` (its first bytes, hexadecimal) and `dropped` (the reason, or null);
     /// `lost` counts frames that did not fit.
     Capture {

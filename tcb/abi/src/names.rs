@@ -1,4 +1,4 @@
-//! Enums whose variants have names, such as the reasons of a drop or the hops of a packet.
+//! Enums whose variants have names, for example the reasons for drops and the hops of a packet.
 //! [`crate::named_enum!`] declares one from a single list.
 
 /// An enum declared by [`crate::named_enum!`], for generic code. The enum itself has the same

@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Does what the worker does when the domain ends a device.
+    /// Executes the steps of a worker whose domain ends a device.
     fn end(machine: &Hypervisor, id: DomId, number: u64) {
         let shared = Arc::clone(&machine.shared);
         let ended = shared.devices.begin_end(id, number, || false).unwrap();

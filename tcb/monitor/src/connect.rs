@@ -72,7 +72,7 @@ fn writes() -> TokenBucket {
     TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST)
 }
 
-/// A connection as a domain sees it.
+/// A domain's view of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionView {
     /// The other end's domain.
@@ -179,7 +179,7 @@ impl Connections {
     /// Writes a domain's record of a connection and notifies the other end.
     ///
     /// # Errors
-    /// `ENOENT`: no such connection. `EINVAL`: the state cannot follow the present one
+    /// `ENOENT`: the connection does not exist. `EINVAL`: the state cannot follow the present one
     /// ([`XenbusState::may_become`]), or the connection was removed and the state does not close
     /// it. `EAGAIN`: too many writes.
     pub fn set(
@@ -207,10 +207,10 @@ impl Connections {
         })
     }
 
-    /// Returns a connection as a domain sees it.
+    /// Returns a domain's view of a connection.
     ///
     /// # Errors
-    /// `ENOENT`: no such connection.
+    /// `ENOENT`: the connection does not exist.
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<ConnectionView, Errno> {
         let mut records = lock(&self.0);
         let own = records.end(domain, conn)?;
@@ -230,7 +230,7 @@ impl Connections {
     /// Returns the domain at the other end of a connection, and its event channel.
     ///
     /// # Errors
-    /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
+    /// `ENOENT`: the connection does not exist. `ENOTCONN`: the other end is dead.
     pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<EventPort>), Errno> {
         let mut records = lock(&self.0);
         let peer = records.end(domain, conn)?.peer;

@@ -1,7 +1,7 @@
 //! Devices: descriptors that a domain may attach, their control calls, and their pages in the
 //! domain's window.
 //!
-//! Devices are opaque to the monitor. It knows a device's domain, forwards the two words of a
+//! Devices are opaque to the monitor. It records a device's domain, forwards the two words of a
 //! control call, maps the device's pages, and exchanges frames that the device has pinned before
 //! their owner regains sole access.
 
@@ -157,8 +157,8 @@ impl Devices {
         number: u64,
         has_descriptor: impl FnOnce() -> bool,
     ) -> Result<Arc<DomainDevice>, Errno> {
-        // Checking and marking are one step: either a concurrent hand-out sees the mark, or this
-        // call sees the hand-out.
+        // The check and the mark are one step, so a concurrent hand-out finds the mark, or this
+        // call finds the hand-out.
         let mut all = lock(&self.0);
         let entry = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if entry.is_busy || has_descriptor() {

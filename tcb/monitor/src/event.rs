@@ -40,8 +40,8 @@ impl EventPort {
         };
         pending.fetch_or(bits, Ordering::Release);
         // The domain sets its armed flag, then reads the bits; the monitor sets the bits, then
-        // reads the flag. With a full fence in both, at least one of the two sees the other's
-        // write.
+        // reads the flag. Both execute a full fence in between, so at least one of the two reads
+        // the other's write.
         fence(Ordering::SeqCst);
         if armed.load(Ordering::Relaxed) != 0 {
             self.ring();

@@ -5,7 +5,7 @@
 //! The monitor checks a duplicate of the descriptor and passes the same duplicate to the agent, so
 //! the domain cannot exchange the file in between. It accepts only files that support seals:
 //! memfds, and files of tmpfs and hugetlbfs. Operations on these involve no other file system and
-//! no process that serves one, so they do not block. The monitor never maps such a file itself.
+//! no process that serves one, so they do not block. The monitor itself never maps these files.
 
 use crate::grant::{WindowSlot, WindowSlots};
 use abi::hypercall::ForeignMap;

@@ -398,7 +398,7 @@ impl Hypervisor {
         domain.life.stage = Stage::Gone;
         self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
-        // The worker of a domain without a process has not done this.
+        // A domain that was given up before its start has no worker that removes its pins.
         self.shared.counted.pins.forget(id);
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 /// have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {
-    /// Set once the process exists: the features that this system lacks.
+    /// The features that this system lacks; set once the process exists.
     pub(crate) started: Option<Vec<&'static str>>,
     /// The first reason for which the domain had to be killed.
     pub(crate) killed: Option<String>,

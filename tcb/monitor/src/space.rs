@@ -94,8 +94,8 @@ pub trait AddressSpace: std::fmt::Debug {
     fn destroy(&mut self, why: &str);
 }
 
-/// Registers a memory, and maps pages, some of which may belong to it. Does neither if either is
-/// refused.
+/// Registers a memory, and maps pages, some of which may belong to it. If one of the two is
+/// refused, neither takes effect.
 ///
 /// # Errors
 /// See [`SpaceError`].

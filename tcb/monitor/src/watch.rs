@@ -8,7 +8,7 @@ use rustix::io::Result;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bit in an event's data, beside the domain's id, which marks an attach call.
+/// Bit in an event's data, in addition to the domain's id, which marks an attach call.
 const ATTACH_CALL: u64 = 1 << 16;
 /// The maximum number of events per call; further events stay pending.
 const EVENTS_MAX: usize = 64;

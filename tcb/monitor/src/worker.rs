@@ -135,7 +135,7 @@ impl Worker {
             HypercallServer::new(id, self.page, Arc::clone(&shared), space(), self.counters);
         // The pages are mapped before the first hypercall is answered, so that a domain can use
         // them after its first call. A device ends when its last descriptor is closed, so this loop
-        // keeps none.
+        // keeps no descriptor.
         let mut devices = shared.devices.of(id).into_iter();
         let mapped = devices.try_for_each(|device| space().map_device(&device));
         let report = || notices.report(id, |_| {});

@@ -274,7 +274,7 @@ fn a_replaced_end_restarts_under_its_number() {
     assert!(!connections.names(DomId(8)));
 }
 
-/// Rings a doorbell, and accepts it.
+/// Rings a doorbell. Serves as a hand-out that succeeds.
 fn ring(port: &EventPort) -> Result<(), Errno> {
     port.ring();
     Ok(())

@@ -1,5 +1,6 @@
 //! A user of counted grants that delays revocations (N-13): it counts every page as in use, and
-//! ends the use of one entry just before a wait of the monitor for that entry alone would time out.
+//! ends one use every 90 ms. If each entry had a separate time limit of 100 ms, no limit would
+//! expire.
 
 mod spy;
 mod tables;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tables::{Rig, Sizes};
 
 const ENTRIES: u32 = 128;
-/// Mappings that the user may have for its window, beside those of its own memory.
+/// Mappings that the user may have for its window, in addition to those of its memory.
 const MAPPINGS: u32 = 200;
 /// The share of each of two tables of equal size, without the mappings of its two sub-tables.
 const SHARE: u32 = MAPPINGS / 2 - 2;

@@ -90,7 +90,7 @@ fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
     // module passes points to memory that outlives the call.
     let r = unsafe { libc::syscall(nr, a, b, c, d, e) };
     if r == -1 {
-        // SAFETY: the thread's own errno.
+        // SAFETY: the pointer refers to this thread's errno.
         Err(unsafe { *libc::__errno_location() })
     } else {
         Ok(r)

@@ -27,7 +27,7 @@ pub(crate) struct ElfProgram {
     version: Option<u32>,
 }
 
-/// Returns the `N` bytes at `offset`, or zeros if they are not inside.
+/// Returns the `N` bytes at `offset`, or zeros if `of` is too short.
 fn bytes<const N: usize>(of: &[u8], offset: usize) -> [u8; N] {
     let field = of
         .get(offset..offset + N)

@@ -1,4 +1,4 @@
-//! The kernel's data on processes of the monitor.
+//! The kernel's data about the monitor's processes.
 
 /// Returns the CPU time of a process in nanoseconds.
 #[must_use]

@@ -24,8 +24,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Checks whether a program's file can run as a domain of this monitor, so that the monitor does
-/// not kill a running domain to replace it by an unsuitable program.
+/// Checks whether a program's file can run as a domain of this monitor. The monitor does this
+/// before it kills a running domain to replace it.
 ///
 /// # Errors
 /// [`SpawnError::Program`], [`SpawnError::Version`].

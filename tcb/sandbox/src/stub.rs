@@ -41,10 +41,10 @@ impl StubRecord {
 
 // The code has three parts. `loop` requests work by getppid(records done, last result); the answer
 // is the number of records, or an error if the monitor has closed the listener. The other two parts
-// are for the start, while the process is traced, and end with a breakpoint. `single_call` makes one
-// system call from its registers. `call_list` makes the system calls of r13 records at r14, until one
-// fails. rbx is the number of records done, rbp the last result, and r12 the address at which to
-// continue after the records.
+// are for the start, while the process is traced, and end with a breakpoint. `single_call` makes
+// one system call from its registers. `call_list` makes the system calls of the records at r14, of
+// which r13 is the number, until one fails. rbx is the number of records done, rbp the last result,
+// and r12 the address at which to continue after the records.
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",

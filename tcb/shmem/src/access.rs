@@ -100,7 +100,7 @@ impl Span {
     /// [`Fault`] if the page is unmapped, or the byte is not inside.
     pub fn load_u8(self, offset: usize) -> Result<u8, Fault> {
         let byte = self.word(offset, 1).ok_or(Fault)?;
-        // SAFETY: inside the span's range.
+        // SAFETY: the byte lies inside the span's range.
         unsafe { engine::load_u8(byte) }.ok_or(Fault)
     }
 
@@ -110,7 +110,7 @@ impl Span {
     /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     pub fn load_u16(self, offset: usize) -> Result<u16, Fault> {
         let word = self.word(offset, 2).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         unsafe { engine::load_u16(word) }.ok_or(Fault)
     }
 
@@ -120,7 +120,7 @@ impl Span {
     /// [`Fault`] if the page is unmapped or read-only, or the byte is not inside.
     pub fn store_u8(self, offset: usize, value: u8) -> Result<(), Fault> {
         let byte = self.word(offset, 1).ok_or(Fault)?;
-        // SAFETY: inside the span's range.
+        // SAFETY: the byte lies inside the span's range.
         done(unsafe { engine::store_u8(byte, value) })
     }
 
@@ -130,7 +130,7 @@ impl Span {
     /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
     pub fn store_u16(self, offset: usize, value: u16) -> Result<(), Fault> {
         let word = self.word(offset, 2).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         done(unsafe { engine::store_u16(word, value) })
     }
 
@@ -141,7 +141,7 @@ impl Span {
     #[inline]
     pub fn load_u32(self, offset: usize) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         unsafe { engine::load_u32(word) }.ok_or(Fault)
     }
 
@@ -152,7 +152,7 @@ impl Span {
     #[inline]
     pub fn load_u64(self, offset: usize) -> Result<u64, Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         unsafe { engine::load_u64(word) }.ok_or(Fault)
     }
 
@@ -163,7 +163,7 @@ impl Span {
     #[inline]
     pub fn store_u32(self, offset: usize, value: u32) -> Result<(), Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         done(unsafe { engine::store_u32(word, value) })
     }
 
@@ -196,8 +196,8 @@ impl Span {
         done(unsafe { engine::copy(to, words.as_ptr().cast(), size_of_val(words)) })
     }
 
-    /// Writes `N` words (1, 2 or 3) starting at `offset`, as atomic stores with release ordering,
-    /// at no more than the cost of one.
+    /// Writes `N` words (1, 2 or 3) starting at `offset`, as atomic stores with release ordering.
+    /// All of them cost no more than one store.
     ///
     /// # Errors
     /// [`Fault`] if the page is unmapped or read-only, or the words are not aligned or not inside.
@@ -205,7 +205,7 @@ impl Span {
     pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
         const { assert!(1 <= N && N <= 3) };
         let at = self.words(offset, 4, N).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the words are aligned and lie inside the span's range.
         done(unsafe {
             match *words.as_slice() {
                 [a] => engine::store_u32(at, a),
@@ -224,7 +224,7 @@ impl Span {
     #[inline]
     pub fn swap_u32(self, offset: usize, value: u32) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         unsafe { engine::swap_u32(word, value) }.ok_or(Fault)
     }
 
@@ -235,7 +235,7 @@ impl Span {
     #[inline]
     pub fn store_u64(self, offset: usize, value: u64) -> Result<(), Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
+        // SAFETY: the word is aligned and lies inside the span's range.
         done(unsafe { engine::store_u64(word, value) })
     }
 

@@ -134,7 +134,7 @@ fn class_of_size(size: usize) -> usize {
     let k = (usize::BITS - 1 - below.leading_zeros()) as usize;
     let quarter = below >> (k - 2) & 3;
     let class = (k * 4 + quarter + 1).saturating_sub(SIZE_MIN.ilog2() as usize * 4);
-    // Quarters of 16 are not multiples of 16.
+    // Some sizes below 64 bytes are not multiples of 16.
     if class_size(class).is_multiple_of(SIZE_MIN) {
         class
     } else {

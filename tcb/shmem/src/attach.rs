@@ -21,7 +21,7 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::NotConnected.into());
     }
     let [kind, index] = what.encode();
-    // SAFETY: a system call without pointers.
+    // SAFETY: the system call takes no pointers.
     let answer = unsafe { libc::syscall(libc::SYS_getppid, ATTACH_MAGIC, kind, index) };
     if answer < 0 {
         return Err(io::Error::last_os_error());

@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_cpu_is_one_of_those_allowed() {
-        // SAFETY: plain data for which zero is valid, filled by the call.
+        // SAFETY: the struct is plain data for which zero is valid; the call fills it.
         let allowed = unsafe {
             let mut set: libc::cpu_set_t = core::mem::zeroed();
             assert_eq!(

@@ -3,8 +3,8 @@
 //! A peer can write to its pages while this process reads them, and the monitor can unmap a granted
 //! page during a copy. So this crate never creates a Rust reference to payload bytes:
 //!
-//! * a [`Span`] is an address and a length inside a range that is reserved for such memory for the
-//!   life of the process; a span can become stale, but it never points to a Rust object;
+//! * a [`Span`] is an address and a length inside a range that is reserved for spans for the life
+//!   of the process; a span can become stale, but it never points to a Rust object;
 //! * only routines written in assembly access bytes ([`Span::read`], [`Span::get`], …, [`copy`],
 //!   [`ones_sum`]), and the compiler assumes nothing about them; if a page is unmapped or
 //!   read-only, they return [`Fault`] instead of crashing the process;

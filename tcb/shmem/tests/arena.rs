@@ -64,7 +64,7 @@ proptest! {
             let (pointer, layout, preserved) = match op {
                 Op::Alloc { size, align, zeroed } => {
                     let layout = Layout::from_size_align(size, 1 << align).unwrap();
-                    // SAFETY: as the trait permits; this arena also accepts a size of 0.
+                    // SAFETY: the trait permits these calls; this arena also accepts a size of 0.
                     let pointer = unsafe {
                         if zeroed { HEAP.alloc_zeroed(layout) } else { HEAP.alloc(layout) }
                     };

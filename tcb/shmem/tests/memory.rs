@@ -132,7 +132,7 @@ fn a_region_can_neither_be_resized_nor_sealed() {
     assert_eq!(region.span().len(), 3 * PAGE);
     assert!(region.span().page(2).is_some() && region.span().page(3).is_none());
     let fd = region.fd().as_raw_fd();
-    // SAFETY: system calls on a descriptor of this test.
+    // SAFETY: the system calls use a descriptor of this test.
     unsafe {
         assert_eq!(libc::ftruncate(fd, 0), -1);
         assert_eq!(libc::ftruncate(fd, 1 << 20), -1);
@@ -152,7 +152,7 @@ fn the_readonly_descriptor_cannot_be_mapped_writable() {
     let readonly = region.readonly_fd().unwrap();
     let map = |protection| {
         let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses.
         unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -240,7 +240,7 @@ fn a_punched_page_reads_as_zero_and_is_usable() {
 fn punch(region: &Region, page: usize) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let at = (page * PAGE) as i64;
-    // SAFETY: a system call on a descriptor of this test.
+    // SAFETY: the system call uses a descriptor of this test.
     let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), mode, at, PAGE as i64) };
     assert_eq!(punched, 0);
 }

@@ -195,8 +195,8 @@ impl Accounts {
         }
     }
 
-    /// Records that a dead domain no longer uses any grant: its account is closed as soon as its
-    /// memory has no holder.
+    /// Records that a dead domain no longer uses any grant. Closes its account when its memory has
+    /// no holder.
     pub fn clear(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;

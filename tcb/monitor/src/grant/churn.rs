@@ -141,7 +141,7 @@ mod tests {
         let domains: Vec<_> = (1..=64)
             .map(|id| (id, [1, 16, 169][id as usize % 3]))
             .collect();
-        // The first millisecond has the burst, so it is not measured.
+        // The first millisecond includes the burst, so it is not measured.
         flood(&churn, &domains, 0..1);
         let got = flood(&churn, &domains, 1..10_000);
         let all: u64 = got.iter().sum();

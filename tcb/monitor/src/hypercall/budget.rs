@@ -51,8 +51,8 @@ pub(super) struct CallCost {
 }
 
 impl CallCost {
-    /// Returns the cost of `id`'s decoded call. Must be computed before the call is executed, while
-    /// the grants that it revokes exist.
+    /// Returns the cost of a decoded call of domain `id`. Must be computed before the call is
+    /// executed, while the grants that it revokes exist.
     pub(super) fn of(call: &DecodedCall<'_>, id: DomId, shared: &MonitorState) -> Self {
         let counted = &shared.counted;
         let revocations = match call {
@@ -108,7 +108,7 @@ pub(super) struct Budget {
     churn: TokenBucket,
     /// Revocations that the machine-wide budget has not granted yet.
     outstanding: u32,
-    /// Earliest time of the next request to that budget.
+    /// Earliest time of the next request to the machine-wide budget.
     retry_ns: u64,
     due_ns: u64,
 }

@@ -14,18 +14,18 @@ use rustix::io::Errno;
 /// fails with a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedCall<'a> {
-    /// Writes the caller's record of a connection. Has the new state, or `None` if the state is
-    /// invalid; the record's body is still in the page.
+    /// Writes the caller's record of a connection. Contains the new state, or `None` if the state
+    /// is invalid; the record's body is still in the page.
     ConnectSet(ConnId, Option<XenbusState>),
     /// Reads the other end's record.
     ConnectGet(ConnId),
     /// Reports that the domain has started.
     Ready,
-    /// Creates the granter's half of a table. Has the connection and the number of entries.
+    /// Creates the granter's half of a table. Contains the connection and the number of entries.
     TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
     TableBind(Bind),
-    /// Shows a table's pages to a device.
+    /// Maps a table's pages for a device.
     TableShare(Share),
     /// Ends the caller's half of a table or an exchange.
     TableEnd(Handle),
@@ -42,7 +42,7 @@ pub enum DecodedCall<'a> {
     ForeignMap(ForeignMap),
     /// Unmaps the foreign memory at this page of its range.
     ForeignUnmap(u64),
-    /// Executes a call of [`crate::grant::mechanism`]. Has the words of its operations,
+    /// Executes a call of [`crate::grant::mechanism`]. Contains the words of its operations,
     /// uninterpreted.
     Other(HypercallKind, &'a [[u64; 3]]),
 }

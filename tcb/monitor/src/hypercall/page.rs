@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use shmem::Span;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A private handle to a call page.
+/// The monitor's handle to a call page.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPage {
     page: Span,
@@ -45,7 +45,7 @@ impl CallPage {
             .err()
             .map_or(0, |errno| errno.raw_os_error().saturating_neg());
         self.result.store(result as u32, Ordering::Relaxed);
-        // Release: a domain that reads the number sees the results.
+        // Release: a domain that reads the number also reads the results.
         self.done.store(number, Ordering::Release);
         shmem::futex::wake(self.done, 1);
     }

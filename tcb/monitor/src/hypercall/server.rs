@@ -104,7 +104,7 @@ impl<S: AddressSpace> HypercallServer<S> {
     /// which it checks the budget again. A deferred domain counts as waiting for the monitor.
     pub fn debt_ns(&mut self) -> u64 {
         let debt_ns = match self.budget.due_ns(&self.shared.churn) {
-            // Saves reading the clock.
+            // Avoids a read of the clock.
             0 => 0,
             due_ns => due_ns.saturating_sub(time::monotonic_ns()),
         };

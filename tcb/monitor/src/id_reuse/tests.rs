@@ -120,7 +120,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A table, as its granter and user know it.
+/// A table, identified as its granter and user identify it.
 #[derive(Clone, Copy)]
 struct TableOf {
     handle: Handle,
@@ -201,7 +201,7 @@ impl Rig {
         self.living.insert(id);
     }
 
-    /// Does what a worker does once the process has exited.
+    /// Executes the steps of a worker whose process has exited.
     fn kill(&mut self, id: DomId) {
         if !self.living.remove(&id) {
             return;

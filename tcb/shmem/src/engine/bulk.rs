@@ -45,7 +45,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
 /// See the contract of [`super`].
 #[inline(always)]
 pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
-    // SAFETY: accesses [0, 64) of both, by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 64) of both is valid.
     unsafe {
         guarded!(
             [
@@ -75,7 +75,7 @@ pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
 /// See the contract of [`super`].
 #[inline(always)]
 pub(crate) unsafe fn copy_96(dst: *mut u8, src: *const u8) -> bool {
-    // SAFETY: accesses [0, 96) of both, by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 96) of both is valid.
     unsafe {
         guarded!(
             [
@@ -132,7 +132,7 @@ pub(crate) fn prefetch_write(line: *const u8) {
 /// # Safety
 /// See the contract of [`super`].
 pub(crate) unsafe fn fill(dst: *mut u8, len: usize, byte: u8) -> bool {
-    // SAFETY: accesses [0, len) of `dst`, by the caller's promise. The direction flag is clear on
+    // SAFETY: by the caller's promise, [0, len) of `dst` is valid. The direction flag is clear on
     // entry of every `asm!` block.
     unsafe {
         guarded!(

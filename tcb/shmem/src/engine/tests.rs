@@ -59,7 +59,7 @@ impl Guarded {
 }
 
 fn protect(start: *mut u8, len: usize, protection: i32) {
-    // SAFETY: pages of an area that only this test uses.
+    // SAFETY: the pages belong to an area that only this test uses.
     assert_eq!(unsafe { libc::mprotect(start.cast(), len, protection) }, 0);
 }
 
@@ -154,7 +154,8 @@ fn a_copy_that_leaves_the_page_fails() {
                 }
                 let inside = len <= remaining;
                 let (a, b) = (src.start.wrapping_add(offset), dst.start);
-                // SAFETY: ranges of this test's areas; addresses outside the pages fault.
+                // SAFETY: the ranges belong to this test's areas; accesses outside of the pages
+                // fault.
                 unsafe {
                     assert_eq!(copy(b, a, len), inside, "{name}: read {len} at {offset}");
                 }
@@ -185,7 +186,8 @@ fn faults_at_the_start_and_in_the_middle_are_survived() {
             let before = pages.start.wrapping_sub(1);
             let into_hole = pages.start.wrapping_add(PAGE - len.min(PAGE) / 2);
             for bad in [before, into_hole] {
-                // SAFETY: ranges of this test's areas; unmapped addresses fault.
+                // SAFETY: the ranges belong to this test's areas; accesses to unmapped addresses
+                // fault.
                 unsafe {
                     let fits = bad.wrapping_add(len) <= pages.start.wrapping_add(PAGE)
                         && bad >= pages.start;
@@ -203,7 +205,7 @@ fn a_readonly_page_can_be_read_and_not_written() {
     protect(page.start, 2 * PAGE, libc::PROT_READ);
     for (name, copy, lengths) in engines() {
         for len in lengths.filter(|&len| len > 0) {
-            // SAFETY: ranges of this test's areas.
+            // SAFETY: the ranges belong to this test's areas.
             unsafe {
                 assert!(copy(good.start, page.start, len), "{name} {len}");
                 assert!(!copy(page.start, good.start, len), "{name} {len}");
@@ -234,7 +236,7 @@ fn snapshots_fills_and_words_recover_from_faults() {
             src.start.wrapping_add(offset),
             dst.start.wrapping_add(offset),
         );
-        // SAFETY: ranges of this test's areas.
+        // SAFETY: the ranges belong to this test's areas.
         unsafe {
             assert_eq!(copy_64(dst.start, a), offset + 64 <= PAGE);
             assert_eq!(copy_64(b, src.start), offset + 64 <= PAGE);
@@ -254,7 +256,7 @@ fn snapshots_fills_and_words_recover_from_faults() {
         }
     }
     let end = src.end();
-    // SAFETY: words of this test's areas, aligned.
+    // SAFETY: the words are aligned and belong to this test's areas.
     unsafe {
         assert!(store_u32(end.wrapping_sub(4), 0xdead_beef));
         assert_eq!(load_u32(end.wrapping_sub(4)), Some(0xdead_beef));
@@ -300,7 +302,7 @@ fn sums_access_nothing_beyond_the_end() {
         let start = page.end().wrapping_sub(len);
         let expected = oracle(&page.bytes()[PAGE - len..]);
         for &engine in &engines {
-            // SAFETY: a range of this test's page; one more byte faults.
+            // SAFETY: the range belongs to this test's page; an access to one more byte faults.
             unsafe {
                 assert_eq!(
                     sum::sum(engine, start, len),
@@ -339,7 +341,7 @@ proptest::proptest! {
             _ => bytes.iter().map(|byte| if byte & 1 == 0 { 0 } else { 0xff }).collect(),
         };
         let expected = oracle(&bytes);
-        // SAFETY: private bytes; the engine is supported here.
+        // SAFETY: the bytes are private, and the processor supports the engine.
         unsafe {
             let adc = sum::sum(Engine::Adc, bytes.as_ptr(), bytes.len());
             proptest::prop_assert_eq!(adc, Some(expected));

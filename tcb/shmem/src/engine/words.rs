@@ -9,7 +9,7 @@ use crate::fault::guarded;
 #[inline(always)]
 pub(crate) unsafe fn load_u8(src: *const u8) -> Option<u8> {
     let value: u32;
-    // SAFETY: accesses [0, 1), by the caller's promise. The output is set before the access, so it
+    // SAFETY: by the caller's promise, [0, 1) is valid. The output is set before the access, so it
     // is initialized in every case.
     let ok = unsafe {
         guarded!(
@@ -49,7 +49,7 @@ pub(crate) unsafe fn load_u16(src: *const u8) -> Option<u16> {
 /// See the module's contract.
 #[inline(always)]
 pub(crate) unsafe fn store_u8(dst: *mut u8, value: u8) -> bool {
-    // SAFETY: accesses [0, 1), by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 1) is valid.
     unsafe {
         guarded!(
             ["mov byte ptr [{dst}], {value}"],
@@ -66,7 +66,7 @@ pub(crate) unsafe fn store_u8(dst: *mut u8, value: u8) -> bool {
 /// See the module's contract; `dst` is a multiple of 2.
 #[inline(always)]
 pub(crate) unsafe fn store_u16(dst: *mut u8, value: u16) -> bool {
-    // SAFETY: accesses [0, 2), by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 2) is valid.
     unsafe {
         guarded!(
             ["mov word ptr [{dst}], {value:x}"],
@@ -84,7 +84,7 @@ pub(crate) unsafe fn store_u16(dst: *mut u8, value: u16) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
     let value: u32;
-    // SAFETY: accesses [0, 4), by the caller's promise. The output is set before the access, so it
+    // SAFETY: by the caller's promise, [0, 4) is valid. The output is set before the access, so it
     // is initialized in every case.
     let ok = unsafe {
         guarded!(
@@ -141,7 +141,7 @@ pub(crate) unsafe fn store_2(dst: *mut u8, words: [u32; 2]) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> bool {
     let pair = pair([first, second]);
-    // SAFETY: accesses [0, 12), by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 12) is valid.
     unsafe {
         guarded!(
             [
@@ -162,7 +162,7 @@ pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> 
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
-    // SAFETY: accesses [0, 4), by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 4) is valid.
     unsafe {
         guarded!(
             ["mov dword ptr [{dst}], {value:e}"],
@@ -181,7 +181,7 @@ pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     let before: u32;
-    // SAFETY: accesses [0, 4), by the caller's promise. If the access faults, the output register
+    // SAFETY: by the caller's promise, [0, 4) is valid. If the access faults, the output register
     // contains `value`.
     let ok = unsafe {
         guarded!(
@@ -201,7 +201,7 @@ pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_u64(dst: *mut u8, value: u64) -> bool {
-    // SAFETY: accesses [0, 8), by the caller's promise.
+    // SAFETY: by the caller's promise, [0, 8) is valid.
     unsafe {
         guarded!(
             ["mov qword ptr [{dst}], {value}"],

@@ -53,7 +53,7 @@ enum Outcome {
     Open,
     Refused,
     Draining,
-    /// Revoked. The value tells whether uses may still be active.
+    /// Revoked. The value indicates whether uses may still be active.
     Revoked(bool),
     /// The entry grants another page, or the same page as before.
     Decided,
@@ -173,7 +173,7 @@ impl ProtocolState {
             }
             User::Use(n) => {
                 if next.held[n] {
-                    // N-8: an access accesses its own page or, after a forced revocation, faults.
+                    // N-8: a held use accesses its own page or, after a forced revocation, faults.
                     // It never accesses another page that was mapped into the slot.
                     assert!([10 + n as u32, 0].contains(&next.slot[n]), "{self:?}");
                     assert!(

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// The interval at which a full quarantine is checked for room.
+/// The interval at which revocations check whether a full quarantine has free entries.
 const QUARANTINE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// An entry whose grant is being revoked.
 #[derive(Clone, Copy)]
@@ -191,8 +191,8 @@ impl CountedTables {
         let forced: Vec<_> = forced.map(|revoked| revoked.index).collect();
         // Unmap the pages first: the steps below may wait for the user.
         let alive = self.unmap_pages(table, &revoked) && self.charge(table, &forced);
-        // The user may have pinned a page that it used, and a device has pinned its pages. Either
-        // keeps the page, so the granter receives another frame.
+        // The user may have pinned a page that it used, and a device has pinned its pages. In both
+        // cases the old page may remain pinned, so the granter receives another frame.
         let keeps_page = |revoked: &&RevokedEntry| {
             let pinned = self.pins.release(table.granter, revoked.granted.frame);
             pinned || alive && revoked.forced

@@ -2,8 +2,8 @@
 //! user, and how long revocations wait for a full quarantine.
 //!
 //! If each revocation had a separate time limit, a user could delay one after the other by ending a
-//! use now and then. So each user has one *patience* for all revocations that wait for it: the
-//! budget decreases while any of them waits, and refills slowly.
+//! use shortly before each limit. So each user has one *patience* for all revocations that wait for
+//! it: the budget decreases while any of them waits, and refills slowly.
 
 use super::table::GrantTableState;
 use abi::Handle;

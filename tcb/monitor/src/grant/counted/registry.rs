@@ -56,9 +56,9 @@ impl CountedTables {
         Self::with_limits(grants, WAIT_BUDGET, mappings_max())
     }
 
-    /// Returns an empty registry. `wait_budget` is how long a user whose collateral is exhausted
-    /// has to end uses, however many revocations wait for it; `mappings` is how many mappings a
-    /// process may have.
+    /// Returns an empty registry. `wait_budget` is the total time for which revocations wait for a
+    /// user whose collateral is exhausted. `mappings` is the number of mappings that a process may
+    /// have.
     #[must_use]
     pub fn with_limits(grants: Arc<GrantAccounts>, wait_budget: Duration, mappings: u32) -> Self {
         Self {
