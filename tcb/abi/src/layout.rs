@@ -33,7 +33,7 @@ pub const WINDOW: usize = 0x6000_0000_0000;
 /// virtual machine monitor that it serves. Aligned to its length, so that a filter can check the
 /// high word alone.
 pub const FOREIGN: usize = 0x7000_0000_0000;
-/// Size of that range, in pages.
+/// Size of the range for foreign memory, in pages.
 pub const FOREIGN_PAGES: u32 = 1 << 30;
 /// The maximum number of a domain's mappings of foreign memory.
 pub const FOREIGN_REGIONS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Connection records: every transition, every error, and every notification.
+//! Tests of connection records: their transitions, errors and notifications.
 
 use abi::layout::info;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};

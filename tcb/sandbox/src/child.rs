@@ -8,15 +8,15 @@ use std::os::fd::RawFd;
 /// The number of the program's initial descriptors. The first five are those of
 /// [`abi::layout::fd`]; the others are mapped during the start and then closed.
 pub(crate) const INITIAL_FDS: usize = 10;
-/// Number of the stub's page.
+/// Descriptor number of the stub's page.
 pub(crate) const STUB: u64 = 5;
-/// Number of the argument pages (read-only).
+/// Descriptor number of the argument pages (read-only).
 pub(crate) const ARGS: u64 = 6;
-/// Number of the information region.
+/// Descriptor number of the information region.
 pub(crate) const INFO: u64 = 7;
-/// Number of the domain's own frames.
+/// Descriptor number of the domain's own frames.
 pub(crate) const FRAMES: u64 = 8;
-/// Number of the mailbox.
+/// Descriptor number of the mailbox.
 pub(crate) const MAILBOX: u64 = 9;
 
 /// Descriptors are first moved to this number or above, so that none occupies the final number of

@@ -239,7 +239,8 @@ impl StartingProcess {
 
     /// Executes step 2.
     pub(crate) fn lay_out(&mut self, spec: &Spec<'_>) -> Result<(), SpawnError> {
-        // MAP_FIXED_NOREPLACE, because the kernel chose the addresses of program and stack.
+        // The flags include MAP_FIXED_NOREPLACE, because the kernel chose the addresses of program
+        // and stack.
         const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
         const POPULATE: u64 = libc::MAP_POPULATE as u64;
         const READ: u64 = libc::PROT_READ as u64;

@@ -34,8 +34,8 @@ pub const MACHINE_MAX: usize = 64 << 20;
 /// The maximum size of the state that a manager keeps for the next one. It includes the current
 /// description of the machine.
 pub const KEPT_MAX: usize = 64 << 20;
-/// The maximum size of the data that a manager leaves for the next core's manager. Escaped in JSON,
-/// these must not exceed [`MACHINE_MAX`].
+/// The maximum size of the data that a manager leaves for the next core's manager. As an escaped
+/// JSON string, the data must not exceed [`MACHINE_MAX`].
 pub const STATE_BYTES_MAX: usize = 8 << 20;
 /// The environment variable that identifies the file of the system's journal.
 pub const JOURNAL_VAR: &str = "JOURNAL_STREAM";

@@ -78,7 +78,7 @@ pub enum GrantResult {
 pub struct GrantAudit {
     /// Pages that it owns: frames, and its current pages of exchanges.
     pub owned: u32,
-    /// Its own frames that it grants, in use or not.
+    /// Its frames that it grants, whether in use or not.
     pub granted: BTreeSet<u32>,
     /// Other domains' frames in its window.
     pub mapped: BTreeSet<(DomId, u32)>,
