@@ -12,7 +12,7 @@ impl<E: Named, const N: usize> Counts<E, N> {
     /// Creates counters with value 0.
     #[must_use]
     pub const fn new() -> Self {
-        const { assert!(E::ALL.len() == N, "a counter for each variant") };
+        const { assert!(E::ALL.len() == N, "one counter per variant") };
         Self([0; N], PhantomData)
     }
 

@@ -104,7 +104,7 @@ impl Records {
     }
 
     /// Removes and returns a domain's ends.
-    fn take_out(&mut self, domain: DomId) -> Vec<(Key, ConnectionEnd)> {
+    fn remove_ends(&mut self, domain: DomId) -> Vec<(Key, ConnectionEnd)> {
         self.ends.extract_if(of(domain), |_, _| true).collect()
     }
 
@@ -267,7 +267,7 @@ impl Connections {
             if let Some(numbers) = records.numbers.remove(&dead) {
                 records.numbers.insert(domain, numbers);
             }
-            for (old, end) in records.take_out(dead) {
+            for (old, end) in records.remove_ends(dead) {
                 let new = (domain, old.1);
                 let Some(other) = records.ends.get_mut(&end.peer) else {
                     records.release_number(new);
@@ -288,7 +288,7 @@ impl Connections {
     pub fn remove_all(&self, dead: DomId) {
         self.change(|records, notify| {
             records.numbers.remove(&dead);
-            notify.extend(records.take_out(dead).iter().map(|(_, end)| end.peer));
+            notify.extend(records.remove_ends(dead).iter().map(|(_, end)| end.peer));
         });
     }
 

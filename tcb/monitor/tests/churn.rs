@@ -192,7 +192,7 @@ fn attack_34_revoking_from_a_dead_user_is_free() {
     }
     assert!(
         is_budget_full(&shared),
-        "granting, and revoking from a dead user, are free"
+        "granting, or revoking from a dead user, took from the budget"
     );
 }
 
@@ -202,7 +202,7 @@ fn churn_counts_mappings_of_living_users() {
     let granter = &mut granters[0];
     let id = DomId(1);
     let end = |table| shared.counted.cost_of_end(id, table);
-    assert_eq!(end(granter.table), 0, "an empty table is free");
+    assert_eq!(end(granter.table), 0, "an empty table costs nothing");
     for index in (0..ENTRIES).step_by(2) {
         assert_eq!(granter.create(index), GrantStatus::Okay);
     }
@@ -215,7 +215,11 @@ fn churn_counts_mappings_of_living_users() {
     let tables = [granter.table, granter.table, granters[1].table];
     let ops = tables.map(revoke);
     let revoked = || shared.counted.cost_of_revocations(id, &ops);
-    assert_eq!(revoked(), 2, "another domain's table is free");
+    assert_eq!(revoked(), 2, "another domain's table costs nothing");
     shared.grants.lock().fence(USER);
-    assert_eq!((end(tables[0]), revoked()), (0, 0), "a dead user is free");
+    assert_eq!(
+        (end(tables[0]), revoked()),
+        (0, 0),
+        "a dead user costs nothing"
+    );
 }

@@ -98,7 +98,7 @@ fn a_use_delays_only_an_ordinary_revocation() {
     rig.step(&revoke(0, Revocation::Refuse));
     assert_eq!(rig.statuses, [GrantStatus::Again]);
     rig.step(&used(0));
-    assert!(rig.used, "the grant is unchanged");
+    assert!(rig.used, "a refused revocation changed the grant");
     rig.step(&Op::Release(1));
     rig.step(&revoke(0, Revocation::Refuse));
     assert_eq!(rig.statuses, [GrantStatus::Okay]);
@@ -216,7 +216,7 @@ fn tables_are_bounded() {
     let end = |handle| rig.counted.end_table(DomId(1), handle);
     assert_eq!((end(first), end(second)), (Ok(()), Ok(())));
     assert_eq!(end(first), Err(GrantStatus::BadHandle));
-    assert!(make(1).unwrap() > second, "handles are never reused");
+    assert!(make(1).unwrap() > second, "a handle was reused");
 }
 
 /// N-11: a user that has pinned a page keeps that page, and cannot read later contents of the

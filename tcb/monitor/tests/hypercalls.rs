@@ -255,7 +255,7 @@ fn a_device_slot_holds_no_table() {
     assert_eq!(bind(&mut rig, 6, 1), GrantStatus::Okay);
     assert!(
         !reserve(&rig, NUMBER, &pages),
-        "the slot belongs to the table now"
+        "a slot of a table was reserved for a device"
     );
 }
 

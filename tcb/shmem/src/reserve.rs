@@ -105,7 +105,7 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
         }
         Ok(())
     });
-    debug_assert!(given.is_ok(), "the returned addresses were reserved");
+    debug_assert!(given.is_ok(), "the returned addresses were not reserved");
 }
 
 /// Maps a file starting at an offset, or anonymous memory, over addresses from [`for_area`] or

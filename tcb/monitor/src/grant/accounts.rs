@@ -62,7 +62,7 @@ impl GrantAccounts {
             .lock()
             .account(id)
             .and_then(|account| account.space.clone());
-        let space = space.ok_or_else(|| SpaceError::Lost("the domain has ended".into()))?;
+        let space = space.ok_or_else(|| SpaceError::Lost("the domain has exited".into()))?;
         let mut space = space.lock().unwrap_or_else(PoisonError::into_inner);
         let done = change(&mut *space);
         if let Err(SpaceError::Lost(why)) = &done {

@@ -62,11 +62,11 @@ impl CallCost {
         };
         Self {
             revocations,
-            ..Self::of_work(call)
+            ..Self::without_revocations(call)
         }
     }
 
-    fn of_work(call: &DecodedCall<'_>) -> Self {
+    fn without_revocations(call: &DecodedCall<'_>) -> Self {
         let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
         let (units, churn) = match call {
             DecodedCall::Other(HypercallKind::ExchangeCreate, _)
@@ -186,7 +186,7 @@ mod tests {
         let (mut budget, mut now_ns, mut calls) = (Budget::new(DomId(1)), S, 0);
         let churn = Churn::default();
         while now_ns < 11 * S {
-            budget.charge(CallCost::of_work(call), &churn, now_ns);
+            budget.charge(CallCost::without_revocations(call), &churn, now_ns);
             now_ns = now_ns.max(budget.due_ns);
             calls += 1;
         }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn floods_are_limited_and_work_is_not() {
+    fn floods_are_limited_but_normal_load_is_not() {
         let ready = rate(&DecodedCall::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
         let empty = rate(&DecodedCall::Other(HypercallKind::GrantCopy, &[]));

@@ -43,7 +43,7 @@ fn ids_and_numbers_never_run_out() {
         let id = machine.create_domain(spec(0), &[], None).unwrap();
         assert_ne!(id, living);
         if let Some(before) = last.insert(id, round) {
-            assert_eq!(round - before, 65_535, "the oldest id is reused first");
+            assert_eq!(round - before, 65_535, "an older id was free");
         }
         machine.connect(living, id, 0).unwrap();
         machine.give_up(id, "over");
@@ -374,7 +374,7 @@ proptest! {
 
     /// C-6.
     #[test]
-    fn reused_ids_are_named_by_nothing(ops in prop::collection::vec(op(), 1..120)) {
+    fn reused_ids_have_no_other_reference(ops in prop::collection::vec(op(), 1..120)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.run(op);

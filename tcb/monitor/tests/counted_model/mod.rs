@@ -543,7 +543,10 @@ impl Rig {
         }
         self.grants.lock().clear(DomId(id));
         if id != USER.0 {
-            assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is closed");
+            assert!(
+                !self.grants.lock().knows(DomId(id)),
+                "N-14: the account is still open"
+            );
         }
     }
 

@@ -307,8 +307,12 @@ fn every_interleaving_keeps_the_clauses() {
                 end_count += 1;
                 fault_count += u32::from(state.fault_count > 0);
                 assert_eq!(state.user, User::Done, "a wait is endless: {state:?}");
-                assert_eq!(state.monitor, Monitor::Done, "a revocation ends: {state:?}");
-                assert_eq!(state.status, [0; ENTRIES], "every use ended: {state:?}");
+                assert_eq!(
+                    state.monitor,
+                    Monitor::Done,
+                    "a revocation is endless: {state:?}"
+                );
+                assert_eq!(state.status, [0; ENTRIES], "a use has not ended: {state:?}");
                 assert_eq!(state.quarantined, [false; ENTRIES]);
             }
             rechecks += u32::from(state.user == User::Recheck(0));

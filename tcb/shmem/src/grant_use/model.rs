@@ -155,7 +155,7 @@ fn a_use_and_a_revocation_never_both_win() {
         let user = thread::spawn(move || [batch(&other, FIRST), batch(&other, FIRST)]);
         let [revoked] = revoke(&table);
         user.join().unwrap();
-        assert!(table.entries[0].is_idle(), "every use ended");
+        assert!(table.entries[0].is_idle(), "a use has not ended");
         // N-7: no use begins after a revocation. N-9: a refused grant is unchanged.
         assert_eq!(batch(&table, FIRST), !revoked);
     });
@@ -254,7 +254,10 @@ fn a_nested_batch_ends_only_its_own_uses() {
         let user = thread::spawn(move || nested(&other));
         revoke(&table);
         user.join().unwrap();
-        assert!(table.entries.iter().all(Entry::is_idle), "every use ended");
+        assert!(
+            table.entries.iter().all(Entry::is_idle),
+            "a use has not ended"
+        );
     });
 }
 
@@ -279,7 +282,7 @@ fn a_new_generation_is_used_and_revoked() {
             revoke(&table);
         }
         user.join().unwrap();
-        assert!(table.entries[0].is_idle(), "every use ended");
+        assert!(table.entries[0].is_idle(), "a use has not ended");
     });
 }
 
