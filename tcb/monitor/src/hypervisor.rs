@@ -98,8 +98,8 @@ impl Hypervisor {
             self.domains.push(domain);
             return Ok(id);
         };
-        // Peers may keep using a dead domain's memory. It is not replaced before they stop, so that
-        // memory cannot accumulate.
+        // Peers may keep using a dead domain's memory. The domain is replaced only after they have
+        // stopped, so that memory cannot accumulate.
         let position = self
             .position_of_torn_down(dead)
             .filter(|_| !self.is_used(dead));

@@ -2,8 +2,8 @@
 //! user, and how long revocations wait for a full quarantine.
 //!
 //! If each revocation had a separate time limit, a user could delay one after the other by ending a
-//! use shortly before each limit. So each user has one *patience* for all revocations that wait for
-//! it: the budget decreases while any of them waits, and refills slowly.
+//! use shortly before each limit. So each user has one *wait budget* for all revocations that wait
+//! for it. The budget decreases while any of them waits, and refills slowly.
 
 use super::table::GrantTableState;
 use abi::Handle;
@@ -11,8 +11,8 @@ use shmem::grant_use;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Patience refills at 1/`REFILL_DIVISOR` of the elapsed time. This is the share of its granters'
-/// time that a user can waste in the long run.
+/// The wait budget refills at 1/`REFILL_DIVISOR` of the elapsed time. This is the share of its
+/// granters' time that a user can waste in the long run.
 const REFILL_DIVISOR: u64 = 100;
 
 /// The total time for which revocations may wait for one user.

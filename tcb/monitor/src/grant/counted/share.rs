@@ -38,8 +38,8 @@ impl CountedTables {
     pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;
-        // The driver domain also grants a table to its device. That device must not name the driver
-        // domain here, and so take slots of its window.
+        // The driver domain also grants a table to its device. Without this check, that device
+        // could name the driver domain here, and so take slots of its window.
         if device == table.granter {
             return Err(GrantStatus::BadDomain);
         }
