@@ -49,8 +49,10 @@ std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
     // The symbols are global, because the crate's codegen units may be assembled separately.
-    ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
-    ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
+    ".globl grantway_stub_loop, grantway_stub_single_call",
+    ".globl grantway_stub_call_list, grantway_stub_end",
+    ".hidden grantway_stub_loop, grantway_stub_single_call",
+    ".hidden grantway_stub_call_list, grantway_stub_end",
     "grantway_stub_loop:",
     "    lea r12, [rip + 2f]",
     "    xor ebx, ebx", // records done
@@ -85,13 +87,13 @@ std::arch::global_asm!(
     "    syscall",
     "    ud2",
     ".balign 16",
-    "grantway_stub_list:",
+    "grantway_stub_call_list:",
     "    lea r12, [rip + 6f]",
     "    xor ebx, ebx",
     "    xor ebp, ebp",
     "    jmp 4b",
     ".balign 16",
-    "grantway_stub_once:",
+    "grantway_stub_single_call:",
     "    syscall",
     "6:  int3",
     "    ud2",
@@ -104,8 +106,8 @@ std::arch::global_asm!(
 
 unsafe extern "C" {
     static grantway_stub_loop: u8;
-    static grantway_stub_once: u8;
-    static grantway_stub_list: u8;
+    static grantway_stub_single_call: u8;
+    static grantway_stub_call_list: u8;
     static grantway_stub_end: u8;
 }
 
@@ -118,12 +120,12 @@ fn address(of: *const u8) -> u64 {
 
 /// Returns the address of the code for one injected system call.
 pub(crate) fn single_call() -> u64 {
-    address(&raw const grantway_stub_once)
+    address(&raw const grantway_stub_single_call)
 }
 
 /// Returns the address of the code for a list of injected system calls.
 pub(crate) fn call_list() -> u64 {
-    address(&raw const grantway_stub_list)
+    address(&raw const grantway_stub_call_list)
 }
 
 fn code() -> &'static [u8] {

@@ -368,7 +368,12 @@ fn access_unmapped_word() {
 #[test]
 fn a_stray_access_exits_with_an_error() {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "access_unmapped_word", "--nocapture"])
+        .args([
+            "--ignored",
+            "--exact",
+            "access_unmapped_word",
+            "--nocapture",
+        ])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(77));
