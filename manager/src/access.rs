@@ -22,14 +22,14 @@ pub(crate) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Its user.
+    /// Returns the client's user id.
     pub(crate) fn user(self) -> u32 {
         self.uid
     }
 
-    /// Returns the user and the group at the other end of a socket; `None` if the kernel does not
-    /// report them. For a client in a PID namespace that is not visible here, the kernel reports
-    /// process id 0, which `rustix` rejects.
+    /// Returns the user and the group at the other end of a socket, or `None` if the kernel does
+    /// not report them. Uses `nix` because `rustix` rejects process id 0, which the kernel reports
+    /// for a client in a PID namespace that is not visible here.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
         let (uid, gid) = (peer.uid(), peer.gid());
@@ -37,8 +37,8 @@ impl ClientIdentity {
     }
 }
 
-/// Returns the right of a client; `None` if it has none. Root and `user`, the machine's user, have
-/// every right.
+/// Returns the right of a client, or `None` if it has none. Root and `user`, the machine's user,
+/// have every right.
 pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> Option<Right> {
     let ClientIdentity { uid, gid } = client;
     let belongs = |group: &Option<Group>| {
@@ -55,7 +55,7 @@ pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> O
 pub(crate) fn of_request(request: &Control) -> Right {
     match request {
         Control::Status | Control::Grants => Right::Query,
-        // The domain itself answers, and cannot check the client's rights.
+        // The domain cannot check the client's rights, so the manager checks them here.
         Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
             Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Query,
             _ => Right::Change,

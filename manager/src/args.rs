@@ -16,7 +16,7 @@ pub(crate) struct Args {
     pub(crate) metrics_port: Option<u16>,
 }
 
-/// The arguments that have a value.
+/// Arguments that take a value.
 const VALUES: [&str; 4] = ["--socket", "--log", "--metrics", "--metrics-port"];
 
 const USAGE: &str = "usage: grantwayd --socket PATH [--log FILE] [--metrics PATH] \
@@ -36,7 +36,7 @@ impl Args {
         let socket = given.remove("--socket");
         let port = |text: String| {
             let port = text.parse().ok().filter(|port| *port > 0);
-            port.ok_or_else(|| format!("--metrics-port {text}: no port; {USAGE}"))
+            port.ok_or_else(|| format!("--metrics-port {text}: no port number; {USAGE}"))
         };
         Ok(Self {
             socket: socket
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments() {
+    fn arguments_are_parsed() {
         let args = parse(&["--socket", "/s", "--log", "/l"]).unwrap();
         let expected = Args {
             socket: "/s".into(),

@@ -13,16 +13,16 @@ use std::os::fd::OwnedFd;
 /// Bytes of netd's notes on a device.
 const NOTES_MAX: usize = 64 << 10;
 
-/// A device, by its domain's place and its number there.
+/// A device: the place of its domain in the machine, and its number within the domain.
 pub(crate) type DeviceId = (usize, usize);
 
-/// A device that netd was asked to open.
+/// A device that netd is opening.
 #[derive(Debug)]
 pub(crate) struct PendingOpen {
     pub(crate) device: DeviceId,
     /// The domain's name.
     name: String,
-    /// The network namespace that the device names.
+    /// The network namespace in the device's description.
     netns: Option<String>,
     /// The token of the answer.
     pub(crate) token: u32,
@@ -41,15 +41,15 @@ impl PendingOpen {
     }
 }
 
-/// A device of one process that netd was asked to open.
+/// A device that netd is opening for one process.
 #[derive(Debug)]
 pub(crate) struct PendingGive {
     /// The token of the answer.
     pub(crate) token: u32,
-    /// The opened file, which the domain gets then; `None`: a socket, which the core has given to
-    /// the domain.
+    /// The unit of the opened file, which the manager then gives to the domain. `None`: a socket,
+    /// which the core gives to the domain directly.
     file: Option<u32>,
-    /// Whether a domain that starts again can start without it.
+    /// Whether a restarted domain can start without it.
     pub(crate) is_dispensable: bool,
 }
 
@@ -69,7 +69,7 @@ fn unit(place: usize, device: usize) -> u32 {
     place as u32 * DEVICES_MAX + device as u32
 }
 
-/// Connects the domain at a place to those that serve it from the start of the machine.
+/// Connects the domain at a place to the backends that serve it from the start of the machine.
 pub(crate) fn connect(
     core: &mut CoreLink,
     state: &MachineState,
@@ -89,8 +89,8 @@ pub(crate) fn connect(
     Ok(())
 }
 
-/// Takes those of netd's answers about these devices that have arrived. Returns the refused
-/// devices.
+/// Takes the answers about these devices that have arrived from netd. Returns the devices that netd
+/// refused to open.
 pub(crate) fn take_opened(
     core: &mut CoreLink,
     state: &mut MachineState,
@@ -124,10 +124,10 @@ pub(crate) fn take_opened(
 
 fn notes(done: &CoreAnswer) -> Result<OpenedNotes, CoreError> {
     let notes = serde_json::from_slice(&done.bytes(NOTES_MAX)?);
-    Ok(notes.map_err(|error| format!("what netd says of it makes no sense: {error}"))?)
+    Ok(notes.map_err(|error| format!("netd's notes on it are invalid: {error}"))?)
 }
 
-/// Returns the devices of the domain at a place that outlive it.
+/// Returns the devices that outlive the domain at a place.
 pub(crate) fn lasting_devices(state: &MachineState, place: usize) -> Vec<(usize, usize)> {
     let devices = state.domain(place).into_iter();
     let devices = devices.flat_map(|domain| domain.devices.iter().enumerate());
@@ -140,15 +140,14 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
-/// Closes a device without waiting for the answer: if netd is still opening the device, the core
-/// answers only afterwards. Later requests for the device are carried out after this one.
+/// Closes a device without waiting for the answer, which is delayed while netd is still opening the
+/// device. The core carries out later requests for the device after this one.
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);
 }
 
-/// Asks netd to open devices, given by their domains' places and their numbers there, and does not
-/// wait.
+/// Asks netd to open devices and does not wait for the answers.
 pub(crate) fn open(
     core: &mut CoreLink,
     state: &MachineState,
@@ -198,7 +197,8 @@ fn describe(device: &Device, life: u64, expected: Option<NetnsId>) -> Result<Vec
     Ok(serde_json::to_vec(&opening).map_err(|e| e.to_string())?)
 }
 
-/// Builds a domain. With `replaces` it takes the place of a dead one and its connections.
+/// Builds a domain. With `replaces`, the new domain replaces that dead domain and inherits its
+/// connections.
 pub(crate) fn create(
     core: &mut CoreLink,
     state: &mut MachineState,
@@ -238,15 +238,16 @@ fn cpus(domain: &DomainSpec) -> Result<[u64; CPU_WORDS], CoreError> {
     let mut words = [0; CPU_WORDS];
     for cpu in &domain.cpus {
         let word = words.get_mut(cpu / 64);
-        let word = word.ok_or_else(|| format!("domain {}: there is no CPU {cpu}", domain.name))?;
+        let word =
+            word.ok_or_else(|| format!("domain {}: CPU {cpu} does not exist", domain.name))?;
         *word |= 1 << (cpu % 64);
     }
     Ok(words)
 }
 
 /// Gives the domain at a place its devices, starting at number `given`. Stops at the first device
-/// that netd has to open, and returns it. `life` earlier processes had the devices. After a refusal
-/// as busy, the same call tries again.
+/// that netd has to open, and returns it. `life` is the number of earlier processes that had the
+/// devices. After a refusal as busy, the caller repeats the call.
 pub(crate) fn give(
     core: &mut CoreLink,
     state: &MachineState,
@@ -277,7 +278,7 @@ pub(crate) fn give(
     Ok(None)
 }
 
-/// Takes the answer about a device of the domain at a place, if it has arrived.
+/// Takes the answer about a device of the domain at a place. Returns `None` if it has not arrived.
 pub(crate) fn take_given(
     core: &mut CoreLink,
     state: &MachineState,
@@ -293,7 +294,7 @@ pub(crate) fn take_given(
             controls: false,
         };
         given = core.ask(give, &[]);
-        // The next process gets another descriptor.
+        // The next process needs a separate descriptor.
         close(core, place_of(unit));
     }
     let name = state.domain(place).map_or("", |domain| &domain.name);
@@ -301,7 +302,7 @@ pub(crate) fn take_given(
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 
-/// Tells the core that the domain at a place does without a device that netd refused.
+/// Notifies the core that the domain at a place runs without a device that netd refused.
 pub(crate) fn give_nothing(
     core: &mut CoreLink,
     state: &MachineState,
@@ -312,10 +313,10 @@ pub(crate) fn give_nothing(
     core.ask(CoreRequest::GiveNothing { domain }, &[]).map(drop)
 }
 
-/// A device that netd opens for a domain first; `None`: the domain has the device.
+/// A device that netd has to open first, or `None` if the domain already has the device.
 type AssignResult = Result<Option<PendingGive>, CoreError>;
 
-/// One device and the domain that gets it.
+/// Assignment of devices to one domain.
 struct DeviceAssignment<'a> {
     core: &'a mut CoreLink,
     state: &'a MachineState,
@@ -325,8 +326,8 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
-    /// Has netd open a PCI device, or an AF_XDP socket on the device `on`. The frames of a
-    /// dedicated queue belong to `of`.
+    /// Asks netd to open a PCI device, or an AF_XDP socket on the device `on`. The frames of a
+    /// dedicated queue belong to the domain `of`.
     fn socket(self, device: &Device, on: u32, of: Option<DomId>) -> AssignResult {
         let (first_frame, frames, entries, rings_slot, chunk_bytes) = match device {
             Device::Xdp(d) => (
@@ -390,9 +391,10 @@ impl DeviceAssignment<'_> {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.state.find(&spec.guest);
-                let gone = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
-                // The socket would lie over the memory of a guest that no longer exists.
-                let of = of.filter(|id| !gone(id) && !self.state.spec().is_lost(place_of(wire)));
+                let has_ended = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
+                // The socket's frames would be the memory of a guest that no longer exists.
+                let of =
+                    of.filter(|id| !has_ended(id) && !self.state.spec().is_lost(place_of(wire)));
                 match of {
                     Some(_) => self.socket(device, wire, of),
                     None => self.nothing(),
@@ -403,22 +405,24 @@ impl DeviceAssignment<'_> {
         }
     }
 
-    /// Returns the unit of the last device of a kind before device `number`, and the number of
-    /// queues between them.
+    /// Returns the unit of the last device before `number` for which `is` holds, and the queue's
+    /// number on that device.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();
         let found = before.iter().rposition(is);
-        let found = found.ok_or("a queue without its interface before it".to_owned())?;
+        let found =
+            found.ok_or("a queue's interface is not configured before the queue".to_owned())?;
         let between = before.iter().skip(found);
         let queues = between.filter(|device| matches!(device, Device::TapQueue));
         Ok((unit(self.place, found), 1 + queues.count() as u32))
     }
 
-    /// Returns the unit of the TAP that a shared queue belongs to, and the queue's number there.
+    /// Returns the unit of the TAP to which a shared queue belongs, and the queue's number on that
+    /// TAP.
     fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), CoreError> {
         let Device::TapShare { ifname, netns } = wanted else {
-            return Err("this is no shared queue".to_owned().into());
+            return Err("this device is not a shared queue".to_owned().into());
         };
         let domains = self.state.spec().domains().iter();
         let all = domains.flat_map(|(&place, domain)| {
@@ -442,7 +446,7 @@ impl DeviceAssignment<'_> {
                 _ => {}
             }
         }
-        found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
+        found.ok_or_else(|| format!("the TAP {ifname} has no free queue").into())
     }
 
     fn nothing(self) -> AssignResult {
@@ -462,7 +466,7 @@ impl DeviceAssignment<'_> {
         self.core.ask(give, &[]).map(|_| None)
     }
 
-    /// Has netd open a file: each process gets its own descriptor.
+    /// Asks netd to open a file: each process needs a separate descriptor.
     fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
         // An earlier manager may have had the file opened and exited before it closed the file.
@@ -477,14 +481,14 @@ impl DeviceAssignment<'_> {
     }
 }
 
-/// Ends the process at a place, or removes the resources that were built for one. A refusal means
-/// that neither exists.
+/// Kills the process at a place, or releases the resources that were built for a process. Ignores
+/// refusals: they mean that neither exists.
 pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: &str) {
     let Some(domain) = state.id(place) else {
         return;
     };
     let why = match why {
-        "" => Text::cut("its manager has ended"),
+        "" => Text::cut("its manager has exited"),
         why => Text::cut(why),
     };
     let stage = state.stage(domain);

@@ -12,12 +12,12 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// Time limit for an idle client, for receiving one request, and for an unread answer.
-const PATIENCE_NS: u64 = 60_000_000_000;
-/// Time after which a client with an unread answer yields its place to a new client.
-const UNREAD_NS: u64 = 1_000_000_000;
+/// Time limit for an idle client, for the receipt of one request, and for an unread answer.
+const CLIENT_TIMEOUT_NS: u64 = 60_000_000_000;
+/// Time after which a client with an unread answer may be evicted for a new client.
+const UNREAD_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// A request that the server passes on to a domain.
+/// A request that the server relays to a domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Relay {
     pub(crate) to: DomId,
@@ -29,15 +29,15 @@ pub(crate) struct Relay {
 /// The event that a client waits for.
 #[derive(Debug)]
 pub(crate) enum ClientWait {
-    /// None: its next line is a request.
+    /// No event: the client's next line is a request.
     Nothing,
     /// Room in a domain's mailbox.
     Room(Relay),
     /// A domain's reply, with its token.
     Reply(Relay, u32),
-    /// The machine to be complete; then this request is served.
+    /// The machine to be complete. The server then serves this request.
     Complete(Control),
-    /// The end of a guest of the same name; then this guest is attached.
+    /// The removal of a guest of the same name. The server then attaches this guest.
     Free(Setting),
     /// An edit, a restart or a reload.
     Change,
@@ -50,18 +50,19 @@ pub(crate) enum ClientWait {
 pub(crate) struct Client {
     stream: UnixStream,
     pub(crate) right: Right,
-    /// The client's user; `None`: a part of this program.
+    /// The client's user; `None` for an internal client.
     pub(crate) user: Option<u32>,
     input: Vec<u8>,
-    /// Bytes of `input` that contain no end of a line.
+    /// Number of bytes of `input` that are known to contain no line end.
     searched: usize,
     output: Vec<u8>,
     sent: usize,
     pub(crate) waits: ClientWait,
     since_ns: u64,
     broken: bool,
-    /// Whether the client is a part of this program: it has no deadline and takes no place.
-    pub(crate) stays: bool,
+    /// Whether the client is a part of this program: it has no deadline and counts towards no
+    /// limit.
+    pub(crate) is_internal: bool,
 }
 
 impl Client {
@@ -81,14 +82,14 @@ impl Client {
             waits: ClientWait::Nothing,
             since_ns: now_ns,
             broken: false,
-            stays: false,
+            is_internal: false,
         }
     }
 
-    /// Returns a client that is a part of this program.
-    pub(crate) fn staying(stream: UnixStream) -> Self {
+    /// Returns an internal client: a part of this program.
+    pub(crate) fn internal(stream: UnixStream) -> Self {
         Self {
-            stays: true,
+            is_internal: true,
             ..Self::new(stream, (Right::Query, None), 0)
         }
     }
@@ -97,41 +98,44 @@ impl Client {
         self.stream.as_fd()
     }
 
-    /// Whether an answer is unsent. If not, the server reads from the client.
+    /// Returns whether a part of the answer is unsent. The server does not read from the client
+    /// until then.
     pub(crate) fn has_output(&self) -> bool {
         self.sent < self.output.len()
     }
 
-    /// Whether the server closes the connection: the client has hung up or is too slow.
+    /// Returns whether the server must close the connection: the client has hung up or is too slow.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.broken || self.deadline_ns().is_some_and(|at| now_ns >= at)
     }
 
-    /// Returns when the client is too slow; `None` while it waits for an event.
+    /// Returns the time at which the client counts as too slow, or `None` while it waits for an
+    /// event.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let idle = matches!(self.waits, ClientWait::Nothing) && !self.stays;
-        idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
+        let idle = matches!(self.waits, ClientWait::Nothing) && !self.is_internal;
+        idle.then(|| self.since_ns.saturating_add(CLIENT_TIMEOUT_NS))
     }
 
-    /// Returns when the client yields its place to a new client: at once without a whole request,
-    /// later with an unread answer, never while it waits for an event.
-    pub(crate) fn yields_ns(&self) -> Option<u64> {
-        let since_ns = self.deadline_ns()?.saturating_sub(PATIENCE_NS);
+    /// Returns the time from which the client may be evicted for a new client: immediately if it
+    /// has sent no complete request, later if it has an unread answer, never while it waits for an
+    /// event.
+    pub(crate) fn evictable_from_ns(&self) -> Option<u64> {
+        let since_ns = self.deadline_ns()?.saturating_sub(CLIENT_TIMEOUT_NS);
         match (self.has_output(), self.line_end()) {
-            (true, _) => Some(since_ns.saturating_add(UNREAD_NS)),
+            (true, _) => Some(since_ns.saturating_add(UNREAD_TIMEOUT_NS)),
             (false, None) => Some(since_ns),
             (false, Some(_)) => None,
         }
     }
 
-    /// Returns the position of the first end of a line in the input.
+    /// Returns the position of the first line end in the input.
     fn line_end(&self) -> Option<usize> {
         let rest = self.input.get(self.searched..)?;
         let end = rest.iter().position(|&byte| byte == b'\n')?;
         Some(self.searched + end)
     }
 
-    /// Whether [`Client::next_line`] returns a request.
+    /// Returns whether [`Client::next_line`] would return a request.
     pub(crate) fn has_request(&self) -> bool {
         let may_ask = matches!(self.waits, ClientWait::Nothing) && !self.has_output();
         may_ask && self.line_end().is_some()
@@ -151,7 +155,7 @@ impl Client {
         match rustix::io::read(&self.stream, &mut chunk) {
             Ok(0) => self.broken = true,
             Ok(n) => {
-                // A request that arrives byte by byte gets no more time.
+                // A request that arrives byte by byte gets no extra time.
                 if self.input.is_empty() {
                     self.since_ns = now_ns;
                 }
@@ -194,7 +198,7 @@ impl Client {
         self.send(now_ns);
     }
 
-    /// Sends until the socket is full.
+    /// Sends the answer until the socket is full.
     pub(crate) fn send(&mut self, now_ns: u64) {
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let flags = rustix::net::SendFlags::NOSIGNAL;
@@ -223,7 +227,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Runs the main loop's part for a client up to `turns` times without waiting. Returns how
+    /// Runs the main loop's steps for a client up to `turns` times without waiting. Returns how
     /// often its descriptor was ready.
     fn ready_turns(client: &mut Client, turns: usize) -> usize {
         let mut ready = 0;
@@ -245,8 +249,8 @@ mod tests {
         ready
     }
 
-    /// The descriptor of a peer that has hung up is always ready. In every state the loop handles
-    /// it at most a few times.
+    /// The descriptor of a peer that has hung up is always ready, so the loop must close it after a
+    /// few turns in every state.
     #[test]
     fn a_client_that_hangs_up_is_closed_in_any_state() {
         let waits: [fn() -> ClientWait; 3] = [
@@ -269,21 +273,25 @@ mod tests {
                 assert!(client.is_over(0));
             }
         }
-        // A peer that leaves an answer unread and hangs up.
+        // A peer that hangs up and leaves an answer unread.
         let (peer, stream) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
         let mut client = Client::new(stream, (Right::Query, None), 0);
         client.answer(&"x".repeat(4 << 20), 0);
         assert!(client.has_output());
         peer.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(ready_turns(&mut client, 100), 0, "it waits for room");
+        assert_eq!(
+            ready_turns(&mut client, 100),
+            0,
+            "it waits for space in the socket"
+        );
         drop(peer);
         assert_eq!(ready_turns(&mut client, 100), 1);
         assert!(client.is_over(0));
     }
 
     #[test]
-    fn a_request_byte_by_byte_gets_no_more_time() {
+    fn a_request_byte_by_byte_gets_no_extra_time() {
         let (mut peer, stream) = UnixStream::pair().unwrap();
         let mut client = Client::new(stream, (Right::Query, None), 0);
         let mut send = |client: &mut Client, second: u64| {
@@ -295,11 +303,14 @@ mod tests {
             assert!(!client.is_over(second * SECOND_NS));
         }
         assert_eq!(client.deadline_ns(), Some(110 * SECOND_NS));
-        assert_eq!(client.yields_ns(), Some(50 * SECOND_NS));
+        assert_eq!(client.evictable_from_ns(), Some(50 * SECOND_NS));
         assert!(client.is_over(110 * SECOND_NS));
-        // A client that waits for an event has no deadline and keeps its place.
+        // A client that waits for an event has no deadline and is not evicted.
         client.waits = ClientWait::Change;
-        assert_eq!((client.deadline_ns(), client.yields_ns()), (None, None));
+        assert_eq!(
+            (client.deadline_ns(), client.evictable_from_ns()),
+            (None, None)
+        );
         client.answer(&"done", 200 * SECOND_NS);
         assert_eq!(client.deadline_ns(), Some(260 * SECOND_NS));
     }

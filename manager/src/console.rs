@@ -1,6 +1,7 @@
-//! A domain's console, whose lines are written to the log. Its bytes are untrusted: long lines are
-//! split, control characters replaced, and output above the rate is dropped and counted. The rate
-//! applies to the log's bytes: replacements and stamps are longer than the domain's output.
+//! A domain's console: writes the domain's output to the log, line by line. The bytes are
+//! untrusted: the console splits long lines, replaces control characters, and drops and counts
+//! output above a rate. The rate applies to the bytes of the log, because stamps and replacement
+//! characters make the log longer than the output.
 
 use crate::log::{LogSender, STAMP_BYTES};
 use abi::journal::Level;
@@ -8,15 +9,15 @@ use rustix::io::Errno;
 use shmem::rate::TokenBucket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of a line; the rest becomes the next line.
+/// Maximum bytes of a line. The rest becomes the next line.
 const LINE_MAX: usize = 1024;
 /// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// Burst that is written at any rate, bytes.
+/// Burst, in bytes, that is written at any rate.
 const BURST: u32 = 128 * 1024;
-/// Bytes a second in the long run.
+/// Sustained rate, in bytes per second.
 const RATE: u64 = 32 * 1024;
-/// Pause after a dropped chunk. The domain then runs slowly, at little cost for the manager.
+/// Pause after a dropped chunk. It slows the domain down at little cost for the manager.
 const PAUSE_NS: u64 = 10_000_000;
 
 /// The reading end of a domain's standard output and standard error.
@@ -26,31 +27,31 @@ pub(crate) struct Console {
     pipe: Option<OwnedFd>,
     line: Vec<u8>,
     last: String,
-    kept: TokenBucket,
+    log_rate: TokenBucket,
     dropped: u64,
     pause_until_ns: u64,
 }
 
 impl Console {
-    /// Returns the console of a domain. Reading from the pipe does not block.
+    /// Returns the console of a domain. `pipe` must be non-blocking.
     pub(crate) fn new(name: &str, pipe: OwnedFd) -> Self {
         Self {
             name: name.to_owned(),
             pipe: Some(pipe),
             line: Vec::new(),
             last: String::new(),
-            kept: TokenBucket::new(RATE, BURST),
+            log_rate: TokenBucket::new(RATE, BURST),
             dropped: 0,
             pause_until_ns: 0,
         }
     }
 
-    /// Returns the pipe; `None` after its end.
+    /// Returns the pipe, or `None` once it is closed.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns when the pause is over.
+    /// Returns the end of the current pause.
     pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         (self.pipe.is_some() && self.pause_until_ns > now_ns).then_some(self.pause_until_ns)
     }
@@ -60,7 +61,7 @@ impl Console {
         &self.last
     }
 
-    /// Reads one chunk. Returns whether there was one.
+    /// Reads one chunk. Returns whether the pipe had any.
     pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
@@ -93,9 +94,9 @@ impl Console {
         true
     }
 
-    /// Reads the rest after the domain's end.
+    /// Reads the remaining output after the domain has exited.
     pub(crate) fn drain(&mut self, log: &mut LogSender, now_ns: u64) {
-        // At most a pipe's capacity: another holder of the pipe may keep writing.
+        // Bounded, because another holder of the pipe may keep writing.
         for _ in 0..8 {
             if !self.take(log, now_ns) {
                 break;
@@ -104,7 +105,7 @@ impl Console {
         self.end_line(log, now_ns);
     }
 
-    /// Writes the line, if any. Returns false if it is dropped because of the rate.
+    /// Writes the current line, if any, to the log. Returns false if the rate limit drops it.
     fn end_line(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
         if self.line.is_empty() {
             return true;
@@ -128,7 +129,7 @@ impl Console {
             bytes => STAMP_BYTES + self.name.len() + ": \n".len() + bytes,
         };
         let bytes = written(&text) + written(&note);
-        if !self.kept.take(now_ns, bytes as u32) {
+        if !self.log_rate.take(now_ns, bytes as u32) {
             self.dropped += raw.len() as u64;
             return false;
         }
@@ -205,9 +206,9 @@ mod tests {
         let mut line = [b'x'; 100];
         line[99] = b'\n';
         let (flood, after) = flood(&line);
-        // One line starts when the burst is used up.
-        let kept = BURST as usize / (STAMP_BYTES + 3 + line.len());
-        assert_eq!(flood.lines().count(), kept);
+        // The first dropped line uses up the burst.
+        let lines = BURST as usize / (STAMP_BYTES + 3 + line.len());
+        assert_eq!(flood.lines().count(), lines);
         let (dropped, after) = after.split_once('\n').unwrap();
         assert_eq!(dropped, "99 bytes dropped]");
         assert_eq!(without_stamps(after), "d: again\n");

@@ -1,8 +1,8 @@
-//! The consoles of all domains, polled by one descriptor.
+//! The consoles of all domains, polled through one descriptor.
 //!
-//! Each event is reported once; a console is watched again after a read. A console that floods is
-//! not watched during its pause, and one that its domain has closed is no longer watched, although
-//! the core holds its pipe.
+//! Each event is reported once; the manager watches a console again after each read. It does not
+//! watch a console during a flood's pause, nor after the domain has closed it, although the core
+//! still holds the pipe.
 
 use crate::console::Console;
 use crate::log::LogSender;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Consoles to read in one turn; the others follow in the next.
+/// Maximum number of consoles to read in one turn. The others follow in the next turn.
 const EVENTS: usize = 64;
 
 /// All consoles, by the places of their domains.
@@ -31,7 +31,7 @@ impl Consoles {
         })
     }
 
-    /// Returns a descriptor that is readable when one of the consoles is.
+    /// Returns a descriptor that is readable when any console is.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
     }
@@ -56,15 +56,15 @@ impl Consoles {
         Some(console)
     }
 
-    /// Reads the rest after the end of the domain at a place.
+    /// Reads the remaining output after the domain at a place has exited.
     pub(crate) fn drain(&mut self, place: usize, log: &mut LogSender, now_ns: u64) {
         if let Some(console) = self.all.get_mut(&place) {
             console.drain(log, now_ns);
         }
     }
 
-    /// Reads once from each console that is ready. Returns the places of consoles that pause, and
-    /// when to watch them again.
+    /// Reads once from each console that is ready. Returns the places of consoles that pause, with
+    /// the time to watch them again.
     pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> Vec<(usize, u64)> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
@@ -86,7 +86,7 @@ impl Consoles {
         pauses
     }
 
-    /// Watches a console again, unless it has ended.
+    /// Watches a console again, unless its domain has closed it.
     pub(crate) fn watch(&mut self, place: usize) {
         let Some(pipe) = self.all.get(&place).and_then(Console::pipe) else {
             return;
@@ -94,7 +94,7 @@ impl Consoles {
         let data = EventData::new_u64(place as u64);
         let once = EventFlags::IN | EventFlags::ONESHOT;
         if epoll::modify(&self.set, pipe, data, once) == Err(Errno::NOENT) {
-            // If the kernel has no memory for it, the console is read when its domain ends.
+            // If the kernel has no memory for it, the console is read when its domain exits.
             let _ = epoll::add(&self.set, pipe, data, once);
         }
     }
@@ -139,7 +139,7 @@ mod tests {
         }
         write(&to_two, b"c\n").unwrap();
         drop(to_one);
-        // The rest of the output, then the end.
+        // The first turn reads the rest of the output, the second the end of the file.
         for _ in 0..2 {
             consoles.take(&mut log, 0);
         }

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of the text of a refusal.
+/// Maximum bytes of a refusal's text.
 const WHY_MAX: usize = 1 << 20;
-/// Interval of checks for replies, which make no descriptor readable.
-const LOOK_NS: u64 = 500_000;
+/// Interval of checks for replies of domains, which make no descriptor readable.
+const POLL_INTERVAL_NS: u64 = 500_000;
 
 /// A successful answer: a number and descriptors.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl CoreAnswer {
         let beside = self
             .fds
             .first()
-            .ok_or("the core has sent no bytes".to_owned())?;
+            .ok_or("the core's answer has no data".to_owned())?;
         Ok(sealed::read(beside, max).map_err(|e| e.to_string())?)
     }
 }
@@ -46,13 +46,13 @@ pub(crate) struct CoreLink {
     tokens: u32,
     /// Reports of the core, in order.
     news: VecDeque<(CoreMessage, Vec<OwnedFd>)>,
-    /// Answers that were not taken yet, by token.
+    /// Answers that the caller has not taken yet, by token.
     answers: BTreeMap<u32, Answer>,
-    /// Mailboxes of the domains that run.
+    /// Mailboxes of the running domains.
     mailboxes: BTreeMap<DomId, Mailbox>,
-    /// Replies of domains that were not taken yet, by token.
+    /// Replies of domains that the caller has not taken yet, by token.
     replies: BTreeMap<u32, Reply>,
-    /// Whether the core has ended.
+    /// Whether the core has exited.
     is_gone: bool,
 }
 
@@ -69,12 +69,12 @@ impl CoreLink {
         }
     }
 
-    /// Returns a descriptor that is readable when the core has sent something.
+    /// Returns a descriptor that is readable when the core has sent a message.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 
-    /// Whether the core has ended, and every domain with it.
+    /// Returns whether the core has exited, and every domain with it.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone
     }
@@ -102,16 +102,16 @@ impl CoreLink {
         self.tokens
     }
 
-    /// Records the mailbox of a domain that runs.
+    /// Adds the mailbox of a running domain.
     pub(crate) fn add_mailbox(&mut self, domain: DomId, mailbox: OwnedFd, now_ns: u64) {
-        // Requests to an earlier domain of this id.
-        self.part(domain);
+        // Fails pending requests to an earlier domain with this id.
+        self.remove_mailbox(domain);
         let mailbox = Mailbox::new(mailbox, now_ns);
         self.mailboxes.insert(domain, mailbox);
     }
 
-    /// Records the end of a domain: it sends no further reply.
-    pub(crate) fn part(&mut self, domain: DomId) {
+    /// Removes the mailbox of a domain that has exited, and fails its pending request.
+    pub(crate) fn remove_mailbox(&mut self, domain: DomId) {
         let mailbox = self.mailboxes.remove(&domain);
         if let Some(token) = mailbox.and_then(Mailbox::end) {
             self.replies.insert(token, Err(not_running()));
@@ -130,8 +130,8 @@ impl CoreLink {
         token
     }
 
-    /// Checks the mailboxes for replies.
-    pub(crate) fn look(&mut self, now_ns: u64) {
+    /// Checks all mailboxes for replies.
+    pub(crate) fn poll_mailboxes(&mut self, now_ns: u64) {
         let mut knocks = Vec::new();
         for (domain, mailbox) in &mut self.mailboxes {
             match mailbox.turn(now_ns) {
@@ -145,31 +145,31 @@ impl CoreLink {
         }
     }
 
-    /// Returns when to check for replies next.
-    pub(crate) fn look_ns(&self, now_ns: u64) -> Option<u64> {
+    /// Returns the time of the next check for replies, or `None` if no request is pending.
+    pub(crate) fn next_poll_ns(&self, now_ns: u64) -> Option<u64> {
         let waits = self.mailboxes.values().any(Mailbox::waits);
-        waits.then(|| now_ns.saturating_add(LOOK_NS))
+        waits.then(|| now_ns.saturating_add(POLL_INTERVAL_NS))
     }
 
-    /// Takes a domain's reply, if it has arrived.
+    /// Takes a domain's reply, or returns `None` if it has not arrived.
     pub(crate) fn reply(&mut self, token: u32) -> Option<Reply> {
         self.replies.remove(&token)
     }
 
-    /// Sends a request and waits for the answer, which the core gives at once. Requests that the
-    /// core passes on to netd are posted instead, because netd may take long.
+    /// Sends a request that the core answers immediately, and waits for the answer. Use
+    /// [`CoreLink::post`] for requests that the core forwards to netd, because netd may take long.
     pub(crate) fn ask(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
         let token = self.post(message, fds);
         self.await_answer(token)
     }
 
-    /// As [`CoreLink::ask`], with bytes beside the request.
+    /// As [`CoreLink::ask`], with additional bytes in a sealed memory file.
     pub(crate) fn ask_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }
 
-    /// As [`CoreLink::post`], with bytes beside the request.
+    /// As [`CoreLink::post`], with additional bytes in a sealed memory file.
     pub(crate) fn post_with(
         &mut self,
         message: CoreRequest,
@@ -186,35 +186,35 @@ impl CoreLink {
                 return answer;
             }
             if self.is_gone {
-                return Err("the core is gone".to_owned().into());
+                return Err("the core has exited".to_owned().into());
             }
             self.link.wait(PollFlags::IN, None);
             self.take();
         }
     }
 
-    /// Takes the answer to a request, if it has arrived.
+    /// Takes the answer to a request, or returns `None` if it has not arrived.
     pub(crate) fn answer(&mut self, token: u32) -> Option<Answer> {
         self.answers.remove(&token)
     }
 
-    /// Whether the answer or the reply has arrived.
+    /// Returns whether the core's answer or a domain's reply has arrived.
     pub(crate) fn has_answer(&self, token: u32) -> bool {
         self.answers.contains_key(&token) || self.replies.contains_key(&token)
     }
 
-    /// Whether a report waits.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Returns whether a report is queued.
+    pub(crate) fn has_report(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// Drops answers for which no caller waits any longer.
-    pub(crate) fn forget_but(&mut self, is_waited_for: impl Fn(u32) -> bool) {
-        self.answers.retain(|token, _| is_waited_for(*token));
-        self.replies.retain(|token, _| is_waited_for(*token));
+    /// Drops answers and replies that no caller awaits any longer.
+    pub(crate) fn retain_answers(&mut self, is_awaited: impl Fn(u32) -> bool) {
+        self.answers.retain(|token, _| is_awaited(*token));
+        self.replies.retain(|token, _| is_awaited(*token));
     }
 
-    /// Receives everything that the core has sent.
+    /// Receives all messages that the core has sent.
     pub(crate) fn take(&mut self) {
         loop {
             match self.link.receive::<CoreMessage>() {
@@ -251,8 +251,8 @@ impl CoreLink {
         self.news.pop_front()
     }
 
-    /// Waits for the first report.
-    pub(crate) fn first(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
+    /// Waits for the next report. Returns `None` if the core exits first.
+    pub(crate) fn next_report(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
         while self.news.is_empty() && !self.is_gone {
             self.link.wait(PollFlags::IN, None);
             self.take();

@@ -1,6 +1,6 @@
-//! Refusals.
+//! Errors of requests to the core, netd or a domain.
 
-/// Why the core, netd or a domain has not carried out a request.
+/// Reason why the core, netd or a domain has not carried out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CoreError {
     /// The reason.
@@ -10,7 +10,7 @@ pub(crate) struct CoreError {
 }
 
 impl CoreError {
-    /// Returns the refusal with the name of its object.
+    /// Returns the error with the name of its object in front.
     pub(crate) fn of(self, what: &str) -> Self {
         let why = format!("{what}: {}", self.why);
         Self { why, ..self }

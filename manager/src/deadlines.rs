@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A queue of deadlines, at most one for each key. Every operation takes logarithmic time, and a
-/// replaced or cancelled deadline leaves nothing behind.
+/// A queue of deadlines, at most one for each key. Every operation takes logarithmic time; replaced
+/// and cancelled deadlines occupy no memory.
 #[derive(Debug)]
 pub(crate) struct Deadlines<K> {
     by_key: BTreeMap<K, u64>,
@@ -18,7 +18,7 @@ impl<K: Ord + Clone> Deadlines<K> {
         }
     }
 
-    /// Sets the deadline of a key and drops its earlier one. `None` only drops it.
+    /// Sets the deadline of a key, which replaces an earlier one. `None` cancels the deadline.
     pub(crate) fn set(&mut self, key: K, at_ns: impl Into<Option<u64>>) {
         let at_ns = at_ns.into();
         let before = match at_ns {
@@ -31,7 +31,7 @@ impl<K: Ord + Clone> Deadlines<K> {
         self.by_time.extend(at_ns.map(|at_ns| (at_ns, key)));
     }
 
-    /// Whether a key has a pending deadline.
+    /// Returns whether a key has a pending deadline.
     pub(crate) fn has(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }
@@ -41,7 +41,7 @@ impl<K: Ord + Clone> Deadlines<K> {
         self.by_time.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Takes the earliest deadline if it has passed, and returns its key.
+    /// Removes the earliest deadline if it has passed, and returns its key.
     pub(crate) fn expire(&mut self, now_ns: u64) -> Option<K> {
         self.next_ns().filter(|at_ns| *at_ns <= now_ns)?;
         let (_, key) = self.by_time.pop_first()?;
@@ -59,7 +59,7 @@ mod tests {
     enum Op {
         Set(u8, u64),
         Cancel(u8),
-        /// Time passes, and everything that is due is taken.
+        /// Advances the time and takes all deadlines that are due.
         Pass(u64),
     }
 
@@ -82,7 +82,8 @@ mod tests {
     proptest! {
         #![proptest_config(config())]
 
-        /// No deadline is early, lost or taken twice, and the queue holds only those that are set.
+        /// No deadline expires early, is lost or expires twice, and the queue holds only pending
+        /// deadlines.
         #[test]
         fn deadlines_expire_in_order_and_once(ops in prop::collection::vec(op(), 0..200)) {
             let mut queue = Deadlines::new();
@@ -90,7 +91,7 @@ mod tests {
             let mut now = 20;
             for op in ops {
                 match op {
-                    // Some of them have passed already.
+                    // Some of these deadlines have passed already.
                     Op::Set(key, ahead) => {
                         queue.set(key, now + ahead - 20);
                         set.insert(key, now + ahead - 20);

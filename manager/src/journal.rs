@@ -1,9 +1,10 @@
-//! The file that the next manager resumes from: a memory file that the core holds and does not
+//! The journal from which the next manager resumes: a memory file that the core holds but does not
 //! read.
 //!
-//! Its first line is the whole state when the file was begun; each further line is a change. A
-//! written line is kept at once, without a request to the core. So an attach writes lines about one
-//! guest only. A file that is much longer than its first line is replaced by a new one.
+//! The first line is the whole state at the creation of the file; each further line is a change. A
+//! written line survives the manager immediately, without a request to the core, so an attach
+//! writes lines about one guest only. The manager replaces a file that is much longer than its
+//! first line.
 
 use crate::core::{CoreError, CoreLink};
 use crate::life::Life;
@@ -20,14 +21,14 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of changes up to which the file is not replaced.
-const ROOM: usize = 256 << 10;
+/// Bytes of changes that a file may always hold before it is replaced.
+const CHANGES_MIN_BYTES: usize = 256 << 10;
 
-/// The whole state.
+/// The state that survives a manager.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedState<'a> {
-    /// When the machine was complete, by the monotonic clock.
+    /// Time at which the machine was complete, by the monotonic clock.
     pub(crate) complete_ns: u64,
     /// Properties that the system lacks, as text.
     pub(crate) missing: Cow<'a, BTreeSet<String>>,
@@ -40,33 +41,33 @@ pub(crate) struct SavedState<'a> {
     pub(crate) changes: Vec<SpecChange>,
 }
 
-/// One change.
+/// One change of the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum JournalLine {
     /// A change of the specification.
     Spec(SpecChange),
     /// Properties that the system lacks.
     Missing(BTreeSet<String>),
-    /// Restarts of the domain at a place; `None`: it is no longer restarted.
+    /// Restarts of the domain at a place; `None` if the domain is no longer restarted.
     Restarts(usize, Option<Restarts>),
 }
 
 impl SavedState<'_> {
     /// Reads the state from the file of an earlier manager. Returns `None` if its first line is
-    /// invalid; the other lines count up to the first that is incomplete or invalid.
+    /// invalid. Ignores the other lines from the first incomplete or invalid line on.
     pub(crate) fn read(file: &OwnedFd) -> Option<Self> {
         Self::of(&bytes_of(file).ok()?)
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
-        let mut keep: Self = serde_json::from_slice(lines.next()?).ok()?;
+        let mut saved: Self = serde_json::from_slice(lines.next()?).ok()?;
         for line in lines.take_while(|line| line.ends_with(b"\n")) {
             match serde_json::from_slice(line) {
-                Ok(JournalLine::Spec(change)) => keep.changes.push(change),
-                Ok(JournalLine::Missing(missing)) => keep.missing = Cow::Owned(missing),
+                Ok(JournalLine::Spec(change)) => saved.changes.push(change),
+                Ok(JournalLine::Missing(missing)) => saved.missing = Cow::Owned(missing),
                 Ok(JournalLine::Restarts(place, known)) => {
-                    let restarts = keep.restarts.to_mut();
+                    let restarts = saved.restarts.to_mut();
                     match known {
                         Some(known) => restarts.insert(place, known),
                         None => restarts.remove(&place),
@@ -75,11 +76,11 @@ impl SavedState<'_> {
                 Err(_) => break,
             }
         }
-        Some(keep)
+        Some(saved)
     }
 }
 
-/// Reads a file without blocking: fails if it supports no positioned reads.
+/// Reads a file without blocking. Fails if the file supports no positioned reads.
 fn bytes_of(file: &OwnedFd) -> io::Result<Vec<u8>> {
     let len = usize::try_from(fstat(file)?.st_size).unwrap_or(usize::MAX);
     if len > KEPT_MAX {
@@ -90,21 +91,21 @@ fn bytes_of(file: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The writer of the kept file.
+/// The writer of the journal.
 #[derive(Debug, Default)]
 pub(crate) struct StateJournal {
-    /// The file; `None`: a new one is due.
+    /// The file; `None` if a new file must be created.
     file: Option<File>,
     /// Length at which the file is replaced, and its current length.
     bytes_max: usize,
     bytes: usize,
-    /// The content of the file, except the specification.
+    /// The content of the file except the specification.
     missing: BTreeSet<String>,
     restarts: BTreeMap<usize, Restarts>,
     /// Whether the specification has changed since the start.
     is_changed: bool,
-    /// Whether restarts may have changed since they were kept.
-    looks_again: bool,
+    /// Whether restarts may have changed since they were written.
+    are_restarts_stale: bool,
 }
 
 impl StateJournal {
@@ -113,20 +114,20 @@ impl StateJournal {
         self.is_changed = is_changed;
     }
 
-    /// Marks the restarts of domains as possibly changed.
-    pub(crate) fn look_again(&mut self) {
-        self.looks_again = true;
+    /// Marks the written restarts as possibly out of date.
+    pub(crate) fn mark_restarts_stale(&mut self) {
+        self.are_restarts_stale = true;
     }
 
-    /// Whether the file is up to date. Its cost, in every turn, does not depend on the number of
-    /// domains.
-    pub(crate) fn has(&self, state: &MachineState) -> bool {
-        let has_changed = self.looks_again || state.has_changed();
+    /// Returns whether the file is up to date. Called in every turn, so its cost must not depend on
+    /// the number of domains.
+    pub(crate) fn is_current(&self, state: &MachineState) -> bool {
+        let has_changed = self.are_restarts_stale || state.has_changed();
         self.file.is_some() && !has_changed && self.missing == state.missing
     }
 
     /// Writes the changes since the last call.
-    pub(crate) fn keep(
+    pub(crate) fn write(
         &mut self,
         core: &mut CoreLink,
         complete_ns: u64,
@@ -158,14 +159,14 @@ impl StateJournal {
         self.begin(core, complete_ns, state)
     }
 
-    /// Returns the changes, and records them as written.
+    /// Returns the lines to write, and records them as written.
     fn lines(
         &mut self,
         changes: Vec<SpecChange>,
         state: &MachineState,
         lives: &BTreeMap<usize, Life>,
     ) -> Vec<JournalLine> {
-        self.looks_again = false;
+        self.are_restarts_stale = false;
         let mut lines: Vec<JournalLine> = changes.into_iter().map(JournalLine::Spec).collect();
         if self.missing != state.missing {
             self.missing.clone_from(&state.missing);
@@ -180,16 +181,16 @@ impl StateJournal {
             }
         }
         if self.restarts.len() != restarting().count() {
-            let left: BTreeSet<usize> = restarting().map(|life| life.place).collect();
-            let gone = self
+            let current: BTreeSet<usize> = restarting().map(|life| life.place).collect();
+            let removed = self
                 .restarts
-                .extract_if(.., |place, _| !left.contains(place));
-            lines.extend(gone.map(|(place, _)| JournalLine::Restarts(place, None)));
+                .extract_if(.., |place, _| !current.contains(place));
+            lines.extend(removed.map(|(place, _)| JournalLine::Restarts(place, None)));
         }
         lines
     }
 
-    /// Begins a file.
+    /// Creates a new file and hands it to the core.
     fn begin(
         &mut self,
         core: &mut CoreLink,
@@ -206,8 +207,7 @@ impl StateJournal {
         let mut text = serde_json::to_vec(&whole).map_err(|error| error.to_string())?;
         text.push(b'\n');
         if text.len() > KEPT_MAX {
-            let why =
-                format!("it is longer than {KEPT_MAX} bytes, and the next manager reads no more");
+            let why = format!("it is longer than the {KEPT_MAX} bytes that the next manager reads");
             return Err(why.into());
         }
         let begin = || -> io::Result<File> {
@@ -218,7 +218,10 @@ impl StateJournal {
         let file = begin().map_err(|error| error.to_string())?;
         core.ask(CoreRequest::Keep {}, &[file.as_fd()])?;
         self.bytes = text.len();
-        let room = text.len().saturating_mul(2).saturating_add(ROOM);
+        let room = text
+            .len()
+            .saturating_mul(2)
+            .saturating_add(CHANGES_MIN_BYTES);
         self.bytes_max = room.min(KEPT_MAX);
         self.file = Some(file);
         Ok(())
@@ -245,7 +248,7 @@ mod tests {
         SpecChange::RemoveGuest(name.into())
     }
 
-    /// Returns a file with these lines, the last of them incomplete.
+    /// Returns the bytes of a file with these lines, of which the last is incomplete.
     fn written(lines: &[JournalLine]) -> Vec<u8> {
         let first = SavedState {
             complete_ns: 7,
@@ -271,12 +274,12 @@ mod tests {
             JournalLine::Restarts(3, Some(known(9))),
             JournalLine::Spec(removed("b")),
         ]);
-        // The last line is incomplete, as after a kill.
-        let keep = SavedState::of(&text).unwrap();
-        assert_eq!(keep.complete_ns, 7);
-        assert_eq!(*keep.missing, missing);
-        assert_eq!(*keep.restarts, [(0, known(5)), (3, known(9))].into());
-        assert_eq!(keep.changes, [removed("a")]);
+        // The last line is incomplete, as if the manager was killed while it wrote.
+        let saved = SavedState::of(&text).unwrap();
+        assert_eq!(saved.complete_ns, 7);
+        assert_eq!(*saved.missing, missing);
+        assert_eq!(*saved.restarts, [(0, known(5)), (3, known(9))].into());
+        assert_eq!(saved.changes, [removed("a")]);
         let whole = [text, b"\n".to_vec()].concat();
         assert_eq!(
             SavedState::of(&whole).unwrap().changes,
@@ -289,17 +292,17 @@ mod tests {
         let text = written(&[JournalLine::Spec(removed("a"))]);
         let nonsense = [text, b"\nnonsense\n".to_vec()].concat();
         let more = serde_json::to_vec(&JournalLine::Spec(removed("b"))).unwrap();
-        let keep = SavedState::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
-        assert_eq!(keep.changes, [removed("a")]);
+        let saved = SavedState::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
+        assert_eq!(saved.changes, [removed("a")]);
         for nothing in [&b""[..], b"\n", b"nonsense", b"{}\n"] {
             assert!(SavedState::of(nothing).is_none(), "{nothing:?}");
         }
     }
 
-    /// Returns a core that keeps files, and a handle that returns them.
-    fn keeping_core() -> (CoreLink, JoinHandle<Vec<OwnedFd>>) {
+    /// Returns the link to a core that holds journals, and a handle that returns them.
+    fn core_with_journal() -> (CoreLink, JoinHandle<Vec<OwnedFd>>) {
         let (ours, its) = Link::pair().unwrap();
-        let keeps = std::thread::spawn(move || {
+        let core_thread = std::thread::spawn(move || {
             let mut files = Vec::new();
             loop {
                 match its.receive::<CoreRequest>() {
@@ -316,7 +319,7 @@ mod tests {
                 }
             }
         });
-        (CoreLink::new(ours), keeps)
+        (CoreLink::new(ours), core_thread)
     }
 
     fn state() -> MachineState {
@@ -329,7 +332,7 @@ mod tests {
         MachineState::new(config::live::machine(&config, &[file]).unwrap())
     }
 
-    /// Attaches a guest in the specification. Returns its place.
+    /// Adds an attached guest to the specification. Returns its place.
     fn attach(state: &mut MachineState, config: &mut LiveConfig, name: &str) -> usize {
         let json = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
         let guest = serde_json::from_str(&json).unwrap();
@@ -341,38 +344,35 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_to_keep_a_guest_ignores_the_others() {
-        let (mut core, keeps) = keeping_core();
+    fn a_guest_costs_the_same_beside_any_number() {
+        let (mut core, core_thread) = core_with_journal();
         let mut state = state();
         let mut config = state.spec().config().unwrap();
-        let mut keeper = StateJournal::default();
+        let mut journal = StateJournal::default();
         let mut restarts = BTreeMap::new();
-        keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
+        journal.write(&mut core, 7, &mut state, &restarts).unwrap();
         let mut took = Vec::new();
         for number in 100..356 {
             let place = attach(&mut state, &mut config, &format!("g{number}"));
             let life = Life::resume(place, Some(100), known(number), None, 0);
             restarts.insert(place, life);
-            keeper.look_again();
-            assert!(!keeper.has(&state));
-            let before = (keeper.bytes, keeper.bytes_max);
-            keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
-            assert!(keeper.has(&state));
-            // The length of a new file depends only on the machine.
-            if keeper.bytes_max == before.1 {
-                took.push(keeper.bytes - before.0);
+            journal.mark_restarts_stale();
+            assert!(!journal.is_current(&state));
+            let before = (journal.bytes, journal.bytes_max);
+            journal.write(&mut core, 7, &mut state, &restarts).unwrap();
+            assert!(journal.is_current(&state));
+            // The length of a new file depends on the whole machine.
+            if journal.bytes_max == before.1 {
+                took.push(journal.bytes - before.0);
             }
         }
         assert!(took.len() > 250, "{} of 256", took.len());
-        // The lengths differ by digits of places and slots.
+        // The lengths differ by the digits of places and slots.
         let (least, most) = (took.iter().min().unwrap(), took.iter().max().unwrap());
         assert!(most - least < 100, "{least} to {most} bytes");
         drop(core);
-        let files = keeps.join().unwrap();
-        assert!(
-            files.len() > 1,
-            "a file is begun anew before it is too long"
-        );
+        let files = core_thread.join().unwrap();
+        assert!(files.len() > 1, "a file is replaced before it is too long");
         let kept = SavedState::read(files.last().unwrap()).unwrap();
         let mut spec = kept.spec.unwrap().into_owned();
         kept.changes.into_iter().for_each(|it| spec.apply(it));

@@ -1,13 +1,13 @@
-//! `grantway-manager`: builds and runs a machine by requests to the core, which starts it.
+//! The program `grantway-manager`: builds and runs a machine by requests to the core.
 //!
-//! Standard input is the link to the core. Standard output gets one line
-//! (`{"ready":true,"up_ms":…}` or `{"error":"…","cannot_run_here":…}`). The manager parses the
-//! machine's description and the bytes of clients and domains. It has no page of any domain, no
-//! capability, and no file except the log: the core carries out its requests or refuses them. The
-//! first manager opens the files and sockets of its arguments before it drops its rights.
+//! Standard input is the link to the core. The manager prints one line to standard output
+//! (`{"ready":true,"up_ms":…}` or `{"error":"…","cannot_run_here":…}`). It parses the machine's
+//! description and the bytes of clients and domains. It has no page of any domain, no capability,
+//! and no file except the log: the core carries out its requests or refuses them. The first manager
+//! opens the files and sockets of its arguments before it drops its rights.
 //!
-//! When it ends, the core starts another manager, which resumes from the kept file (`journal`) and
-//! serves the clients at the socket and every console.
+//! If the manager exits, the core starts another manager, which resumes from the `journal` and
+//! serves the waiting clients and every console.
 //!
 //! | module | contents |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! | `window_slots` | slots of the workers' grant windows |
 //! | `reload` | the steps from the present machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
-//! | `life` | one domain: its goal, its state, and what it needs next |
-//! | `deadlines` | the queue of everything that is due at a time |
+//! | `life` | one domain: its goal, its state, and the next request for it |
+//! | `deadlines` | the queue of the main loop's deadlines |
 //! | `console`, `consoles`, `log` | domains' output |
 //! | `mailbox` | requests to domains, and their replies |
 //! | `journal` | the file that the next manager resumes from |
@@ -76,12 +76,12 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut core = CoreLink::new(link.into());
-    // Must precede the loss of the rights that the probe needs.
+    // Runs before the manager drops the rights that the probe needs.
     let lacks = confine::probe().err();
     match run(&mut core) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The caller distinguishes a system that lacks something from a wrong machine.
+            // The caller distinguishes an unsuitable system from an invalid machine.
             let cannot_run_here = lacks.is_some();
             let error = match lacks {
                 Some(lacks) => format!("{error} ({lacks})"),
@@ -97,8 +97,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(core: &mut CoreLink) -> Result<(), String> {
-    let nothing = || "the core has said nothing".to_owned();
-    let (first, fds) = core.first().ok_or_else(nothing)?;
+    let no_welcome = || "the core has sent no welcome message".to_owned();
+    let (first, fds) = core.next_report().ok_or_else(no_welcome)?;
     let CoreMessage::Welcome {
         pid,
         began_ns,
@@ -107,11 +107,11 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         own_user,
     } = first
     else {
-        return Err(nothing());
+        return Err(no_welcome());
     };
     let mut fds = fds.into_iter();
-    let machine = fds.next().ok_or_else(nothing)?;
-    let kept = has_kept.then(|| fds.next().ok_or_else(nothing));
+    let machine = fds.next().ok_or_else(no_welcome)?;
+    let kept = has_kept.then(|| fds.next().ok_or_else(no_welcome));
     let kept = kept.transpose()?;
     let held: Vec<OwnedFd> = fds.collect();
     let args = Args::parse(std::env::args().skip(1))?;
@@ -129,7 +129,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         false => Listeners::held(&args, held).ok_or("the core holds no socket")?,
     };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
-    // Must precede the loss of the right to create sockets.
+    // Runs before the manager drops the right to create sockets.
     let metrics = metrics::prepare(opened.metrics, user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {
@@ -137,26 +137,26 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         ..MANAGER
     };
     let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;
-    // Takes 20 ms. Without the thread the first domain waits for it.
+    // Measuring the clock takes 20 ms; without the thread, the first domain would wait for it.
     let _ = std::thread::Builder::new().spawn(shmem::time::tsc_hz);
     if !is_root {
         missing.push("a separate user for the manager".into());
     }
     let log = LogSender::start(opened.log).map_err(|e| format!("the log: {e}"))?;
     let text = sealed::read(&machine, MACHINE_MAX).map_err(|e| e.to_string())?;
-    let machine: Machine =
-        serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
+    let machine: Machine = serde_json::from_slice(&text)
+        .map_err(|e| format!("the machine's description is invalid: {e}"))?;
     check(&machine)?;
     let mut state = MachineState::new(machine);
     state.missing.extend(missing);
-    let who = (pid, user, began_ns);
-    let mut server = ManagerServer::new(core, state, opened.control, log, who)?;
-    if let Some((metrics, asks)) = metrics {
-        server.serve_always(asks);
+    let origin = (pid, user, began_ns);
+    let mut server = ManagerServer::new(core, state, opened.control, log, origin)?;
+    if let Some((metrics, requests)) = metrics {
+        server.serve_internal(requests);
         metrics.start().map_err(of_metrics)?;
     }
     match kept {
-        // Another manager has written it: parsed up to the first invalid line.
+        // Another manager wrote the journal, so it is parsed up to the first invalid line.
         Some(kept) => server.resume_state(SavedState::read(&kept)),
         None => {
             let up_ns = server.begin()?;
@@ -167,7 +167,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks what the other modules rely on.
+/// Checks the invariants on which the other modules rely.
 fn check(machine: &Machine) -> Result<(), String> {
     let mut names = std::collections::BTreeSet::new();
     for domain in &machine.domains {
@@ -187,7 +187,7 @@ fn check(machine: &Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints one line. An error is ignored: the reader may have closed the pipe.
+/// Prints one line. Ignores errors, because the reader may have closed the pipe.
 fn print(line: &serde_json::Value) {
     let mut stdout = io::stdout().lock();
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());

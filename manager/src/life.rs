@@ -1,13 +1,13 @@
 //! One domain of the machine: its goal, its state, and its restarts.
 //!
-//! Every domain starts by the same steps: at the start of a machine, in an attach, after an end of
-//! the core, and in a restart. The server observes ([`Life::observe`]), asks [`step()`] for the
-//! next request, carries it out, and records the result here.
+//! Every domain starts by the same steps: at the start of a machine, in an attach, after an exit of
+//! the core, and in a restart. The server records the core's reports ([`Life::observe`]), calls
+//! [`step()`] for the next request, carries it out, and records the result here.
 //!
-//! A domain that was up for [`STEADY_NS`] restarts at once. One that ends earlier restarts after a
-//! pause that doubles each time, up to the domain's limit, or up to [`FAILED_PAUSE_NS`] if its
-//! starts keep failing. So a domain that keeps crashing cannot keep the processors busy with
-//! starts.
+//! A domain that was up for [`STEADY_NS`] restarts immediately. A domain that exits earlier
+//! restarts after a pause that doubles each time, up to the domain's limit, or up to
+//! [`FAILED_PAUSE_NS`] if its starts keep failing. So a crash loop cannot keep the processors busy
+//! with starts.
 
 mod call;
 mod step;
@@ -23,22 +23,22 @@ use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{DomainStatus, Restarts};
 
-/// Time after which a ready domain counts as steady: the next restart has no pause.
+/// Time after which a ready domain counts as steady, so that its next restart has no pause.
 const STEADY_NS: u64 = 10_000_000_000;
-/// Consecutive failed starts after which a requested restart is reported as failed.
-const STARTS: u32 = 3;
-/// The pause before the second of several consecutive starts.
-const PAUSE_NS: u64 = 10_000_000;
-/// The longest pause after more than [`STARTS`] consecutive starts whose process was never ready,
-/// if the limit for the domain is shorter.
+/// Number of consecutive failed starts after which a requested restart counts as failed.
+const FAILED_STARTS_MAX: u32 = 3;
+/// Pause before the second of several consecutive starts. It doubles with each further start.
+const FIRST_PAUSE_NS: u64 = 10_000_000;
+/// Limit of the pause after more than [`FAILED_STARTS_MAX`] consecutive starts whose process was
+/// never ready, if the domain's own limit is shorter.
 const FAILED_PAUSE_NS: u64 = 5_000_000_000;
-/// How long the kernel may take to release the devices of the previous process.
+/// Maximum time that the kernel takes to release the devices of the previous process.
 const RELEASE_NS: u64 = 1_000_000_000;
-/// As [`RELEASE_NS`], for the devices of a guest whose removal has just begun. Longer, because a
-/// first start that fails is not retried.
+/// As [`RELEASE_NS`], for a first start, which may need devices of a guest that is just being
+/// removed. Longer, because a failed first start is not retried.
 const REMOVAL_NS: u64 = 5_000_000_000;
-/// Time between two attempts while a device or a page is busy.
-const BUSY_NS: u64 = 2_000_000;
+/// Interval of attempts while a device or a page is busy.
+const BUSY_RETRY_NS: u64 = 2_000_000;
 
 /// The goal of a domain in the machine's specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +46,9 @@ pub(crate) enum Goal {
     #[default]
     /// The domain runs with all connections up.
     Up,
-    /// The domain ends, and starts when the goal is [`Goal::Up`] again.
+    /// The domain exits, and starts again when the goal is [`Goal::Up`].
     Held,
-    /// The domain and everything that belongs to it is removed.
+    /// The domain and all its resources are removed.
     Gone,
 }
 
@@ -65,10 +65,10 @@ enum LifePhase {
     },
     Starting {
         died_ns: u64,
-        /// When the process reported that it is ready.
+        /// Time at which the process reported that it is ready.
         ready_ns: Option<u64>,
     },
-    /// The domain has ended and is not restarted.
+    /// The domain has exited and is not restarted.
     Dead,
 }
 
@@ -76,13 +76,13 @@ enum LifePhase {
 #[derive(Debug, Default)]
 pub(crate) enum NeededDevices {
     #[default]
-    /// netd was not asked yet.
+    /// The manager has not requested them yet.
     Closed,
-    /// netd has opened the others. These were busy, and are requested again.
+    /// These devices were busy and must be requested again. netd has opened the others.
     Busy(Vec<DeviceId>),
     /// Pending requests, and refusals so far.
     Opening(Vec<PendingOpen>, Vec<(DeviceId, CoreError)>),
-    /// netd has opened them, or the domain does without.
+    /// netd has opened them, or the domain runs without them.
     Open,
 }
 
@@ -93,9 +93,9 @@ pub(crate) enum DomainEvent {
     Line(String),
     /// The domain is up for the first time.
     Up,
-    /// The first start failed, which is not retried here; `None`: the process has ended.
+    /// The first start failed, which is not retried here; `None` if the process has exited.
     Failed(Option<CoreError>),
-    /// Every worker has carried out its call, or one refuses.
+    /// Every worker has carried out its call, or one has refused it.
     Called(Result<(), String>),
 }
 
@@ -106,38 +106,39 @@ pub(crate) struct Life {
     pub(crate) place: usize,
     pub(crate) goal: Goal,
     phase: LifePhase,
-    /// The longest pause before a restart, unless starts keep failing; `None`: the domain is not
-    /// restarted.
+    /// Limit of the pause before a restart, unless starts keep failing; `None` if the domain is
+    /// never restarted.
     pause_ns: Option<u64>,
-    /// Its restarts so far.
+    /// Restarts so far.
     pub(crate) known: Restarts,
-    /// Whether the domain has never been up: a failure is final.
+    /// Whether the domain has never been up. A failure is then final.
     pub(crate) is_first: bool,
     pub(crate) devices: NeededDevices,
-    /// The domain that this manager has built, and the number of devices that it was given.
+    /// The domain that this manager has built, and the number of devices that the domain has
+    /// received.
     built: Option<DomId>,
     pub(crate) given: usize,
-    /// The next device, which netd opens for the domain.
+    /// The device that netd is opening for the domain.
     pub(crate) giving: Option<PendingGive>,
-    /// Whether the core has the domain's connections. It keeps them over restarts.
+    /// Whether the core has the domain's connections. It preserves them over restarts.
     pub(crate) is_connected: bool,
     /// Calls to workers of the driver domain about this guest.
     pub(crate) calls: Vec<WorkerCall>,
-    /// Why the last start failed.
+    /// Reason why the last start failed.
     trouble: String,
     /// Consecutive starts whose process was never ready.
     failed_starts: u32,
-    /// Whether the next start was requested: it has no pause.
-    is_asked: bool,
-    /// Why the present process is to end, until the core is asked to end it.
+    /// Whether a client requested the next start, which then has no pause.
+    is_requested: bool,
+    /// Reason why the present process must exit, until the core receives the request to kill it.
     pub(crate) end: Option<String>,
-    /// Whether the core has forgotten the removed domain, or the time of the next request.
+    /// Whether the core has forgotten the removed domain, and the time of the next request if not.
     is_forgotten: bool,
     forget_ns: u64,
 }
 
 impl Life {
-    /// Returns the life of a domain that has never been started.
+    /// Returns the lifecycle of a domain that has never been started.
     pub(crate) fn new(place: usize, pause_ms: Option<u32>, now_ns: u64) -> Self {
         Self {
             place,
@@ -148,7 +149,7 @@ impl Life {
         }
     }
 
-    /// Returns the life of a domain of an earlier manager, by its present stage.
+    /// Returns the lifecycle of an earlier manager's domain, according to its present stage.
     pub(crate) fn resume(
         place: usize,
         pause_ms: Option<u32>,
@@ -162,7 +163,8 @@ impl Life {
                 ready_ns: None,
             },
             Some(Stage::Running) => LifePhase::Up { since_ns: now_ns },
-            // A domain that was only built may have some of its devices, so it is built again.
+            // A domain that was only built may have received some of its devices, so it is built
+            // again.
             _ if pause_ms.is_some() => down(now_ns, now_ns, RELEASE_NS),
             _ => LifePhase::Dead,
         };
@@ -175,26 +177,26 @@ impl Life {
         }
     }
 
-    /// Whether the domain restarts when it ends.
+    /// Returns whether the domain restarts after it has exited.
     pub(crate) fn restarts(&self) -> bool {
         self.pause_ns.is_some() && !self.is_first && self.goal != Goal::Gone
     }
 
-    /// Whether the domain's start is complete.
+    /// Returns whether the domain's start is complete.
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.phase, LifePhase::Up { .. })
     }
 
-    /// Whether nothing remains to be done until the domain ends.
+    /// Returns whether the manager has no work for the domain until the domain exits.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_there = matches!(self.phase, LifePhase::Up { .. } | LifePhase::Dead);
-        let is_quiet = self.end.is_none() && self.calls.iter().all(WorkerCall::is_done);
-        self.goal == Goal::Up && is_there && is_quiet
+        let is_final = matches!(self.phase, LifePhase::Up { .. } | LifePhase::Dead);
+        let is_idle = self.end.is_none() && self.calls.iter().all(WorkerCall::is_done);
+        self.goal == Goal::Up && is_final && is_idle
     }
 
-    /// Requests that the present process ends and another starts at once.
+    /// Schedules the exit of the present process and the immediate start of another.
     pub(crate) fn restart(&mut self, why: &str) {
-        self.is_asked = true;
+        self.is_requested = true;
         self.goal = Goal::Up;
         self.end = Some(why.to_owned());
         // A domain that waits for its devices may have been built from another description.
@@ -206,8 +208,7 @@ impl Life {
         }
     }
 
-    /// Requests that the domain is removed. `calls` are the calls by which the workers release its
-    /// ports.
+    /// Schedules the removal of the domain. By `calls`, the workers release its ports.
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());
@@ -228,13 +229,15 @@ impl Life {
 
     /// Returns why a requested restart will not succeed soon, if so.
     pub(crate) fn failure(&self) -> Option<String> {
-        let ended = self.known.in_a_row > STARTS;
-        let ended = ended.then(|| format!("has ended {STARTS} times as soon as it was started"));
+        let ended = self.known.in_a_row > FAILED_STARTS_MAX;
+        let ended = ended
+            .then(|| format!("has exited {FAILED_STARTS_MAX} times immediately after its start"));
         let trouble = || format!("did not start: {}", self.trouble);
         (!self.trouble.is_empty()).then(trouble).or(ended)
     }
 
-    /// Whether the last start failed. The end of its remaining processes is then not reported.
+    /// Returns whether the last start failed. The exit of the remaining processes is then not
+    /// reported.
     pub(crate) fn has_failed_to_start(&self) -> bool {
         !self.trouble.is_empty()
     }
@@ -255,7 +258,7 @@ impl Life {
         status.restarts = Some(self.known.clone());
     }
 
-    /// Follows what the core reports of the domain.
+    /// Updates the phase from the core's report about the domain.
     pub(crate) fn observe(&mut self, view: &DomainView<'_>, now_ns: u64) -> Vec<DomainEvent> {
         if self.goal == Goal::Gone {
             return Vec::new();
@@ -273,7 +276,7 @@ impl Life {
         }
     }
 
-    /// Records an end of a process that was ready at `ready_ns`; the outage began at `died_ns`.
+    /// Records the exit of a process that was ready at `ready_ns`. The outage began at `died_ns`.
     fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<DomainEvent> {
         if self.is_first {
             self.phase = LifePhase::Dead;
@@ -295,17 +298,17 @@ impl Life {
     }
 
     fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<DomainEvent> {
-        let pause_ns = match std::mem::take(&mut self.is_asked) {
+        let pause_ns = match std::mem::take(&mut self.is_requested) {
             true => 0,
             false => {
-                let failed_starts = self.failed_starts.saturating_sub(STARTS);
+                let failed_starts = self.failed_starts.saturating_sub(FAILED_STARTS_MAX);
                 pause_ns(self.known.in_a_row, limit_ns)
                     .max(pause_ns(failed_starts, FAILED_PAUSE_NS))
             }
         };
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
-        // The devices that have lost their interfaces are opened again.
+        // Devices that have lost their interfaces must be opened again.
         self.devices = NeededDevices::Closed;
         if pause_ns == 0 {
             return Vec::new();
@@ -341,7 +344,7 @@ impl Life {
         };
         if !self.is_first {
             self.known.connected_ns = Some(away_ns);
-            note_outage(&mut self.known, away_ns);
+            count_outage(&mut self.known, away_ns);
             events.push(DomainEvent::Line(format!(
                 "connected again after {ms:.1} ms"
             )));
@@ -355,10 +358,10 @@ impl Life {
         events
     }
 
-    /// Records netd's answers. Refused devices are requested again for some time, because the
-    /// kernel may not have released those of the previous process. After that time, a first start
-    /// fails, and a restarted domain runs without them. A first start fails at once if a refused
-    /// device is not busy.
+    /// Records netd's answers. The manager requests refused devices again for some time, because
+    /// the kernel may not have released the devices of the previous process. After that time, a
+    /// first start fails, and a restarted domain runs without these devices. A first start fails
+    /// immediately if netd refuses a device that is not busy.
     pub(crate) fn opened(
         &mut self,
         refused: Vec<(DeviceId, CoreError)>,
@@ -414,11 +417,11 @@ impl Life {
         self.end = None;
     }
 
-    /// Records whether the domain got the device that netd was to open for it.
+    /// Records whether the domain received the device that netd opened for it.
     pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<DomainEvent> {
         self.giving = None;
         if self.built.is_none() || self.goal == Goal::Gone {
-            // The domain that it was for no longer starts.
+            // The domain that needed the device no longer starts.
             return Vec::new();
         }
         match given {
@@ -437,14 +440,14 @@ impl Life {
     pub(crate) fn ready(&self, devices: usize) -> StartStage {
         match self.built {
             None => StartStage::Nothing,
-            // Other domains are given parts of its devices.
+            // Other domains receive parts of its devices.
             Some(_) if !self.is_connected || !self.has_opened() => StartStage::Built,
             Some(_) if self.given < devices => StartStage::Connected,
             Some(_) => StartStage::Given,
         }
     }
 
-    /// Returns the number of earlier processes that had the domain's devices.
+    /// Returns how many earlier processes had the domain's devices.
     pub(crate) fn previous_processes(&self) -> u64 {
         match self.is_first {
             true => 0,
@@ -469,25 +472,25 @@ impl Life {
         };
     }
 
-    /// Tries again in a moment.
+    /// Delays the start for a short time.
     pub(crate) fn put_off(&mut self, now_ns: u64) {
         if let LifePhase::Down { start_ns, .. } = &mut self.phase {
-            *start_ns = now_ns.saturating_add(BUSY_NS).max(*start_ns);
+            *start_ns = now_ns.saturating_add(BUSY_RETRY_NS).max(*start_ns);
         }
     }
 
     /// Records the core's answer to a request to forget the domain.
     pub(crate) fn forgot(&mut self, is_busy: bool, now_ns: u64) {
         self.is_forgotten = !is_busy;
-        self.forget_ns = now_ns.saturating_add(BUSY_NS / 2);
+        self.forget_ns = now_ns.saturating_add(BUSY_RETRY_NS / 2);
     }
 
     fn is_releasing(&self, now_ns: u64) -> bool {
         matches!(self.phase, LifePhase::Down { release_ns, .. } if now_ns < release_ns)
     }
 
-    /// Records that a request for the start was refused. A request for something busy is repeated.
-    /// Otherwise a first start fails, and any other start is retried after a pause.
+    /// Records that a request for the start was refused. A request for a busy resource is repeated.
+    /// Otherwise a first start fails, and a restart is retried after a pause.
     pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<DomainEvent> {
         if refusal.is_busy && self.is_releasing(now_ns) {
             self.put_off(now_ns);
@@ -518,8 +521,8 @@ impl Default for LifePhase {
     }
 }
 
-/// Returns the phase of a domain that starts at a time, and whose devices may be busy for
-/// `release_ns` from then on.
+/// Returns the phase of a domain that starts at `start_ns` and whose devices may be busy for
+/// another `release_ns`.
 fn down(died_ns: u64, start_ns: u64, release_ns: u64) -> LifePhase {
     LifePhase::Down {
         died_ns,
@@ -528,8 +531,8 @@ fn down(died_ns: u64, start_ns: u64, release_ns: u64) -> LifePhase {
     }
 }
 
-/// Counts an outage in its class.
-fn note_outage(known: &mut Restarts, took_ns: u64) {
+/// Counts an outage in its histogram class.
+fn count_outage(known: &mut Restarts, took_ns: u64) {
     let ms = took_ns.div_ceil(1_000_000).max(1);
     let class = ms
         .checked_next_power_of_two()
@@ -545,7 +548,7 @@ fn note_outage(known: &mut Restarts, took_ns: u64) {
 fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
     match in_a_row {
         0 => 0,
-        n => (PAUSE_NS << (n - 1).min(30)).min(limit_ns),
+        n => (FIRST_PAUSE_NS << (n - 1).min(30)).min(limit_ns),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The clients' sockets and the log's files. The first manager opens them before it accepts a
-//! client and gives up its rights; the core holds them for later managers, so that clients that
-//! wait at a socket are served by the next one.
+//! The clients' sockets and the log's files. The first manager opens them before it accepts clients
+//! and drops its rights. The core holds them for later managers, so the next manager serves the
+//! clients that wait at a socket.
 
 use crate::args::Args;
 use crate::metrics;
@@ -24,11 +24,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the arguments' files and sockets, for this user alone. The process must have one
-    /// thread, because the mask is the process's.
+    /// Opens the arguments' files and sockets, with access for this user alone. The process must be
+    /// single-threaded, because the umask applies to the whole process.
     ///
     /// # Errors
-    /// A file or socket cannot be opened; no socket is left then.
+    /// A file or socket cannot be opened. All created sockets are then removed.
     pub(crate) fn new(args: &Args) -> Result<Self, String> {
         let log = args.log.as_deref();
         let log = log.map(|path| open_log(path).map_err(|e| format!("the log {path}: {e}")));
@@ -36,7 +36,7 @@ impl Listeners {
         let port = |port: u16| {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
             let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
-            listener.map_err(|e| format!("the port for metrics {port}: {e}"))
+            listener.map_err(|e| format!("the metrics port {port}: {e}"))
         };
         let port = args.metrics_port.map(port).transpose()?;
         let control = bind("the control socket", &args.socket)?;
@@ -57,10 +57,11 @@ impl Listeners {
         })
     }
 
-    /// Takes over the descriptors that an earlier manager has opened by the same arguments.
+    /// Takes over the descriptors that an earlier manager opened from the same arguments. Returns
+    /// `None` if one is missing.
     pub(crate) fn held(args: &Args, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
-        let mut next = |is_there: bool| is_there.then(|| fds.next());
+        let mut next = |is_configured: bool| is_configured.then(|| fds.next());
         Some(Self {
             control: next(true)??.into(),
             log: match (next(args.log.is_some()), next(args.log.is_some())) {
@@ -84,7 +85,7 @@ impl Listeners {
     }
 }
 
-/// Removes the sockets of [`Listeners::new`].
+/// Removes the sockets that [`Listeners::new`] created.
 pub(crate) fn remove(args: &Args) {
     for path in [Some(&args.socket), args.metrics.as_ref()]
         .into_iter()
@@ -103,7 +104,7 @@ fn open_log(path: &str) -> io::Result<[File; 2]> {
     Ok([now, before])
 }
 
-/// Creates a socket for this user alone.
+/// Creates a socket to which only this user has access.
 fn bind(what: &str, path: &Path) -> Result<UnixListener, String> {
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
@@ -161,7 +162,7 @@ mod tests {
         let _other = UnixListener::bind(&args.socket).unwrap();
         let error = Listeners::new(&args).unwrap_err();
         assert!(error.starts_with("the control socket "), "{error}");
-        assert!(args.socket.exists(), "it is another's");
+        assert!(args.socket.exists(), "another process has created it");
         args.log = Some(folder.path().join("none/log").display().to_string());
         let error = Listeners::new(&args).unwrap_err();
         assert!(error.starts_with("the log "), "{error}");

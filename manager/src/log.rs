@@ -1,12 +1,11 @@
-//! The log: lines to a file or to standard error, written by a thread, so that a writer never waits
-//! for a disk or a terminal.
+//! The log: a thread writes lines to a file or to standard error, so that no caller waits for a
+//! disk or a terminal.
 //!
-//! A line has the time (UTC), the level, the program, and the text. For the system's journal, which
-//! adds the time, a line begins with the priority.
+//! A line has the time (UTC), the level, the program, and the text. The system's journal adds the
+//! time, so a line for it begins with the priority instead.
 //!
-//! A file is bounded: at [`FILE_MAX`] it is copied to a second file (`FILE.1`), whose content is
-//! lost, and then truncated. The first manager opens both, so that rotation needs no access to the
-//! folder.
+//! A file is bounded: at [`FILE_MAX`] bytes the thread copies it over a second file (`FILE.1`) and
+//! truncates it. The first manager opens both files, so rotation needs no access to the folder.
 
 use abi::core::JOURNAL_VAR;
 use abi::journal::{self, Level};
@@ -18,31 +17,31 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// Bytes of each of the two files.
+/// Maximum bytes of each of the two files.
 pub(crate) const FILE_MAX: u64 = 4 << 20;
-/// Bytes that may wait for the thread; further lines are lost and counted.
+/// Maximum bytes queued for the thread. Further lines are dropped and counted.
 const WAITING_MAX: usize = 1 << 20;
-/// Time that the end waits for unwritten lines.
-const END: Duration = Duration::from_secs(1);
+/// Maximum time that a dropped log waits for unwritten lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a line's stamp: "2026-11-23T10:20:30.456Z info  ".
 pub(crate) const STAMP_BYTES: usize = 31;
 
 /// The sending end of the log.
 #[derive(Debug)]
 pub(crate) struct LogSender {
-    /// `None` during the end.
+    /// `None` while the log is being dropped.
     lines: Option<Sender<LogLine>>,
-    /// Bytes that wait.
+    /// Number of queued bytes.
     waiting: Arc<AtomicUsize>,
-    /// Lines that were lost and not reported by a line yet.
+    /// Number of lost lines that no line has reported yet.
     lost: Arc<AtomicU64>,
     /// Whether the lines are written to the journal.
     is_journal: bool,
-    /// Closed when the thread has written everything.
+    /// Closed when the thread has written all lines.
     written: Receiver<()>,
 }
 
-/// A line, and the number of lines that were lost before it.
+/// A line, and the number of lost lines that its text reports.
 #[derive(Debug)]
 struct LogLine {
     text: String,
@@ -50,7 +49,7 @@ struct LogLine {
 }
 
 impl LogSender {
-    /// Starts a log that writes to a file and the one before it, or to standard error.
+    /// Starts a log that writes to a file and its predecessor, or to standard error.
     pub(crate) fn start(files: Option<[File; 2]>) -> io::Result<Self> {
         let is_journal = files.is_none() && is_journal();
         let files = files.map(|[now, before]| LogFiles { now, before });
@@ -72,10 +71,10 @@ impl LogSender {
         })
     }
 
-    /// Queues one line. A log that cannot be written does not end the program.
-    pub(crate) fn line(&mut self, level: Level, who: &str, text: &str) {
+    /// Queues one line. An unwritable log does not stop the program.
+    pub(crate) fn line(&mut self, level: Level, program: &str, text: &str) {
         let Some(lines) = &self.lines else { return };
-        let mut text = format!("{}{who}: {text}\n", self.stamp(level));
+        let mut text = format!("{}{program}: {text}\n", self.stamp(level));
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let stamp = self.stamp(Level::Warning);
@@ -100,7 +99,7 @@ impl LogSender {
     }
 }
 
-/// Whether standard error is the system's journal.
+/// Returns whether standard error is the system's journal.
 fn is_journal() -> bool {
     let stream = std::env::var(JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
@@ -110,7 +109,7 @@ fn is_journal() -> bool {
 impl Drop for LogSender {
     fn drop(&mut self) {
         self.lines = None;
-        let _ = self.written.recv_timeout(END);
+        let _ = self.written.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 
@@ -133,7 +132,7 @@ fn write_all(
     }
 }
 
-/// A file that is appended to, and its predecessor.
+/// The current file, and its predecessor.
 #[derive(Debug)]
 struct LogFiles {
     now: File,
@@ -142,7 +141,7 @@ struct LogFiles {
 
 impl LogFiles {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        // Read from the file: another process may append as well.
+        // The length is read from the file, because another process may append as well.
         let bytes = self.now.metadata()?.len();
         if bytes.saturating_add(line.len() as u64) > FILE_MAX {
             self.rotate()?;
@@ -176,7 +175,7 @@ pub(crate) mod tests {
         [path, &before].map(|path| options.open(path).unwrap())
     }
 
-    /// Returns the lines without their stamps, which it checks.
+    /// Checks the lines' stamps, and returns the lines without them.
     pub(crate) fn without_stamps(text: &str) -> String {
         let line = |line: &str| {
             let (stamp, rest) = line.split_at(STAMP_BYTES);

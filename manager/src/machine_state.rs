@@ -1,4 +1,4 @@
-//! The machine: its specification, and the state of its domains as the core reports it.
+//! The machine: its specification, and the state of its domains according to the core's reports.
 
 use crate::spec::{AdmittedGuest, GuestSpec, MachineSpec, SpecChange};
 use abi::DomId;
@@ -13,11 +13,11 @@ pub(crate) struct MachineState {
     /// The instance's name.
     pub(crate) name: String,
     spec: MachineSpec,
-    /// Changes of the specification that were not written yet.
+    /// Changes of the specification that are not in the journal yet.
     changes: Vec<SpecChange>,
     /// Whether the state file may have to change as well.
     is_file_stale: bool,
-    /// Groups with rights, beside root and the machine's user.
+    /// Groups with rights, in addition to root and the machine's user.
     pub(crate) access: Access,
     /// Connections from the start of the machine.
     pub(crate) connections: Vec<Connection>,
@@ -55,9 +55,9 @@ impl MachineState {
                 let (name, spec) = (&guest.domain.name, &self.spec);
                 let before = spec.section(name).zip(spec.origin(name));
                 let after = guest.section.as_ref().zip(guest.origin.as_ref());
-                let is_left = |is_changing: bool| move |_: &_| !is_changing;
-                before.filter(is_left(spec.is_changing(name)))
-                    != after.filter(is_left(guest.is_changing))
+                let is_settled = |is_changing: bool| move |_: &_| !is_changing;
+                before.filter(is_settled(spec.is_changing(name)))
+                    != after.filter(is_settled(guest.is_changing))
             }
             SpecChange::RemoveGuest(_) | SpecChange::SetSaved(_) | SpecChange::RemoveSaved(_) => {
                 true
@@ -65,7 +65,7 @@ impl MachineState {
             SpecChange::SetNics { .. } | SpecChange::SetLost { .. } => false,
         };
         self.spec.apply(change.clone());
-        // Only the last entry of a guest counts.
+        // Of consecutive changes of a guest, only the last counts.
         if let (SpecChange::SetGuest(guest), Some(SpecChange::SetGuest(last))) =
             (&change, self.changes.last())
             && last.place == guest.place
@@ -95,14 +95,14 @@ impl MachineState {
         Ok(admitted)
     }
 
-    /// Takes over what an earlier manager has kept.
+    /// Restores the specification that an earlier manager saved.
     pub(crate) fn resume(&mut self, spec: Option<MachineSpec>, changes: Vec<SpecChange>) {
         let started = std::mem::take(&mut self.spec);
         self.spec = spec.unwrap_or(started);
         changes.into_iter().for_each(|it| self.spec.apply(it));
     }
 
-    /// Takes the changes that were not written yet.
+    /// Removes and returns the changes that are not in the journal yet.
     pub(crate) fn take_changes(&mut self) -> Vec<SpecChange> {
         std::mem::take(&mut self.changes)
     }
@@ -112,7 +112,7 @@ impl MachineState {
         std::mem::take(&mut self.is_file_stale)
     }
 
-    /// Whether there are changes that were not written yet.
+    /// Returns whether changes are not in the journal yet.
     pub(crate) fn has_changed(&self) -> bool {
         !self.changes.is_empty()
     }
@@ -122,11 +122,11 @@ impl MachineState {
         self.spec.domains().get(&place)
     }
 
-    /// Records the domain at a place.
+    /// Records the id of the domain at a place.
     pub(crate) fn set(&mut self, place: usize, id: DomId) {
         let before = self.ids.insert(place, id);
         if before != Some(id) {
-            // Also the state of an earlier domain of this id.
+            // An earlier domain may have had the same id.
             for old in before.into_iter().chain([id]) {
                 self.lives.remove(&old);
                 self.connected.remove(&old);
@@ -181,12 +181,12 @@ impl MachineState {
         self.ids.get(&place).copied()
     }
 
-    /// Returns the domain of a name.
+    /// Returns the id of the domain with a name.
     pub(crate) fn find(&self, name: &str) -> Option<DomId> {
         self.id(self.place(name)?)
     }
 
-    /// Returns the place of a name.
+    /// Returns the place of the domain with a name.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.spec.place(name)
     }
@@ -197,7 +197,7 @@ impl MachineState {
         Some(&self.domain(place)?.name)
     }
 
-    /// Returns every domain.
+    /// Returns the ids of all domains.
     pub(crate) fn all(&self) -> impl Iterator<Item = DomId> {
         self.ids.values().copied()
     }
@@ -225,17 +225,17 @@ impl MachineState {
         self.stage(self.id(place)?)
     }
 
-    /// Returns the stage as text, or how the domain has ended.
+    /// Returns the stage as text, or how the domain exited.
     pub(crate) fn text(&self, id: DomId) -> &str {
         self.lives.get(&id).map_or("", |(_, text)| text)
     }
 
-    /// Whether all connections are up, except those whose other end is dead.
+    /// Returns whether all connections are up, except those whose other end is dead.
     pub(crate) fn is_connected(&self, id: DomId) -> bool {
         self.connected.contains(&id)
     }
 
-    /// Whether every domain runs and every connection is up.
+    /// Returns whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
         let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
         self.ids.len() == self.spec.domains().len() && self.all().all(up)

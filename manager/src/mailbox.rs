@@ -1,5 +1,5 @@
-//! A domain's mailbox: requests and replies in a memory file that only the domain and the manager
-//! map. The domain may write anything there at any time.
+//! A domain's mailbox: a memory file for requests and replies to which only the domain and the
+//! manager have access. The domain may write arbitrary bytes there at any time.
 
 use crate::core_error::CoreError;
 use abi::layout::mailbox;
@@ -8,21 +8,22 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Interval between knocks: on virtual machines wake-ups were delayed by this much.
-const AGAIN_NS: u64 = 50_000_000;
-/// Intervals until a request times out, three seconds in all: on virtual machines some domains
-/// waited more than one second for their CPU. Intervals are counted, because the clock does not
-/// show for how long the whole machine stood still.
-const PAUSES: u32 = 60;
+/// Interval between knocks, which wake the domain. On virtual machines, wake-ups were delayed by
+/// this time.
+const KNOCK_INTERVAL_NS: u64 = 50_000_000;
+/// Number of intervals until a request times out, three seconds in total: on virtual machines, some
+/// domains waited more than one second for their CPU. The manager counts intervals because the
+/// clock also advances while the whole machine is paused.
+const TIMEOUT_INTERVALS: u32 = 60;
 
-/// A domain's reply, or why there is none.
+/// A domain's reply, or the reason why it is missing.
 pub(crate) type Reply = Result<Vec<u8>, CoreError>;
 
 /// The result of [`Mailbox::turn`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MailTurn {
     Nothing,
-    /// The domain is to be knocked at again.
+    /// The caller must knock at the domain again.
     Knock,
     /// The reply to the request with this token.
     Reply(u32, Reply),
@@ -42,23 +43,23 @@ pub(crate) struct Mailbox {
 struct MailboxRequest {
     /// `None`: an earlier manager has sent the request.
     token: Option<u32>,
-    again_ns: u64,
-    /// Intervals until the request times out.
-    pauses: u32,
+    next_knock_ns: u64,
+    /// Remaining intervals until the request times out.
+    intervals: u32,
 }
 
 impl MailboxRequest {
     fn new(token: Option<u32>, now_ns: u64) -> Self {
         Self {
             token,
-            again_ns: now_ns.saturating_add(AGAIN_NS),
-            pauses: PAUSES,
+            next_knock_ns: now_ns.saturating_add(KNOCK_INTERVAL_NS),
+            intervals: TIMEOUT_INTERVALS,
         }
     }
 }
 
 impl Mailbox {
-    /// Takes over a mailbox. A pending request of an earlier manager gets the full time.
+    /// Takes over a mailbox. A pending request of an earlier manager gets the full timeout.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);
@@ -70,13 +71,13 @@ impl Mailbox {
         }
     }
 
-    /// Writes a request, for which the domain is to be knocked at.
+    /// Writes a request. The caller must then knock at the domain.
     ///
     /// # Errors
     /// Another request awaits its reply, or this one is too long.
     pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), CoreError> {
         if self.waits.is_some() {
-            let why = "another request waits for the domain's reply; try again".to_owned();
+            let why = "another request awaits the domain's reply; try again".to_owned();
             return Err(CoreError { why, is_busy: true });
         }
         let max = mailbox::IN_MAX;
@@ -86,7 +87,7 @@ impl Mailbox {
         self.number = self.number.wrapping_add(1);
         let number = self.number.to_le_bytes();
         let bytes = (request.len() as u32).to_le_bytes();
-        // In this order: a domain that reads the number reads the whole request.
+        // The number is last, so that a domain that reads it finds the whole request.
         self.write(mailbox::IN, request)
             .and_then(|()| self.write(mailbox::REQUEST_BYTES, &bytes))
             .and_then(|()| self.write(mailbox::REQUEST, &number))
@@ -95,22 +96,22 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Whether a request is pending.
+    /// Returns whether a request is pending.
     pub(crate) fn waits(&self) -> bool {
         self.waits.is_some()
     }
 
-    /// Checks for the reply. Its bytes are copied once, and its length is checked.
+    /// Checks for the reply. Copies its bytes once and checks its length.
     pub(crate) fn turn(&mut self, now_ns: u64) -> MailTurn {
         let Some(request) = &mut self.waits else {
             return MailTurn::Nothing;
         };
         let reply = match word(&self.file, mailbox::REPLY) == Some(self.number) {
-            true => read(&self.file).ok_or("the domain's reply makes no sense"),
-            false if now_ns < request.again_ns => return MailTurn::Nothing,
-            false if request.pauses > 1 => {
-                request.again_ns = now_ns.saturating_add(AGAIN_NS);
-                request.pauses -= 1;
+            true => read(&self.file).ok_or("the domain's reply is invalid"),
+            false if now_ns < request.next_knock_ns => return MailTurn::Nothing,
+            false if request.intervals > 1 => {
+                request.next_knock_ns = now_ns.saturating_add(KNOCK_INTERVAL_NS);
+                request.intervals -= 1;
                 return MailTurn::Knock;
             }
             false => Err("the domain did not reply within three seconds"),
@@ -121,13 +122,13 @@ impl Mailbox {
         token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
     }
 
-    /// Returns the token of the pending request, whose domain has ended.
+    /// Returns the token of the pending request after its domain has exited.
     pub(crate) fn end(self) -> Option<u32> {
         self.waits?.token
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        // By two calls, because the seccomp filter does not allow `pwrite`.
+        // Two calls, because the seccomp filter does not allow `pwrite`.
         self.file.seek(SeekFrom::Start(at as u64))?;
         self.file.write_all(bytes)
     }
@@ -198,7 +199,7 @@ mod tests {
         let (mut mailbox, _domain) = mailbox();
         mailbox.put(7, b"{}", 1000).unwrap();
         let three_seconds = 1000 + 3_000_000_000;
-        for now in (1000 + AGAIN_NS..three_seconds).step_by(AGAIN_NS as usize) {
+        for now in (1000 + KNOCK_INTERVAL_NS..three_seconds).step_by(KNOCK_INTERVAL_NS as usize) {
             assert_eq!(mailbox.turn(now - 1), MailTurn::Nothing);
             assert_eq!(mailbox.turn(now), MailTurn::Knock);
         }
@@ -231,7 +232,7 @@ mod tests {
                 .put(number, &vec![b' '; mailbox::IN_MAX], 0)
                 .unwrap();
             reply(&domain, number, b"", claimed);
-            let nonsense = refused("the domain's reply makes no sense");
+            let nonsense = refused("the domain's reply is invalid");
             assert_eq!(mailbox.turn(0), MailTurn::Reply(number, nonsense));
         }
         // A reply may fill the whole mailbox.
@@ -242,16 +243,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_an_earlier_manager_keeps_its_time() {
+    fn a_request_survives_a_new_manager() {
         let (mut before, domain) = mailbox();
         before.put(7, b"{}", 0).unwrap();
         let next = |now| Mailbox::new(domain.try_clone().unwrap().into(), now);
         let mut mailbox = next(1000);
         assert!(mailbox.put(1, b"{}", 1000).unwrap_err().is_busy);
-        for pause in 1..u64::from(PAUSES) {
-            assert_eq!(mailbox.turn(1000 + pause * AGAIN_NS), MailTurn::Knock);
+        for pause in 1..u64::from(TIMEOUT_INTERVALS) {
+            assert_eq!(
+                mailbox.turn(1000 + pause * KNOCK_INTERVAL_NS),
+                MailTurn::Knock
+            );
         }
-        let late = 1000 + u64::from(PAUSES) * AGAIN_NS;
+        let late = 1000 + u64::from(TIMEOUT_INTERVALS) * KNOCK_INTERVAL_NS;
         assert_eq!(mailbox.turn(late), MailTurn::Nothing);
         mailbox.put(1, b"{}", late).unwrap();
         assert_eq!(word(&domain, mailbox::REQUEST), Some(2));

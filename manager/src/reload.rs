@@ -1,9 +1,9 @@
-//! The steps of a reload, all of which are tried on the configuration and the windows before the
-//! first is carried out. If a step fails, the steps before it are undone.
+//! The steps of a reload. The manager first checks all steps against a copy of the configuration
+//! and of the windows, and then carries them out. If a step fails, it undoes the earlier steps.
 //!
 //! A guest whose rules or rate limits change keeps running. Any other changed guest is detached and
-//! attached again at once, unless it needs something that another guest still has, its address for
-//! example.
+//! immediately attached again, unless it needs a resource that another guest still has, for example
+//! an address.
 
 use crate::spec::MachineSpec;
 use crate::window_slots::Windows;
@@ -18,13 +18,13 @@ use std::collections::{BTreeSet, VecDeque};
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ReloadRequest {
-    /// The step as clients see it.
+    /// The step in the form that clients receive.
     pub(crate) public: ReloadStep,
     /// The section of an attached or changed guest.
     pub(crate) guest: Option<Setting>,
-    /// All NICs after the step, if it changes them.
+    /// All NICs after the step, if the step changes them.
     pub(crate) nics: Option<NicsStep>,
-    /// The user who has attached the guest, if this step attaches it again.
+    /// The user who originally attached the guest, if this step attaches it again.
     pub(crate) user: Option<u32>,
 }
 
@@ -45,8 +45,8 @@ impl ReloadRequest {
         }
     }
 
-    /// Returns the step that undoes this one, in a machine in which it was not carried out yet;
-    /// `None` if nothing has to be undone.
+    /// Returns the step that undoes this one, computed before this one is carried out. Returns
+    /// `None` if there is nothing to undo.
     fn undo(&self, spec: &MachineSpec, config: &LiveConfig) -> Option<Self> {
         let (live, name) = (spec.live()?, &self.public.domain);
         let kind = match self.public.step {
@@ -67,9 +67,9 @@ impl ReloadRequest {
                 changes: Vec::new(),
             };
             let removed = nics.nics.iter().filter_map(name_of);
-            let stays = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
+            let remains = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
             nics.added = removed
-                .filter(|name| !stays(name))
+                .filter(|name| !remains(name))
                 .map(str::to_owned)
                 .collect();
             undo.nics = Some(nics);
@@ -77,7 +77,7 @@ impl ReloadRequest {
         Some(undo)
     }
 
-    /// Returns a failure with the name of the step.
+    /// Returns the error of the step, with the step's name in front.
     fn failure(&self, why: &str) -> String {
         let what = match self.public.step {
             StepKind::Detach => "detach",
@@ -114,19 +114,20 @@ impl ReloadRequest {
     }
 }
 
-/// The course of a reload: all steps are carried out, or those before a failed one are undone.
+/// The progress of a reload. Either all steps are carried out, or the steps before a failed step
+/// are undone.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadProgress {
     left: VecDeque<ReloadRequest>,
     /// The current step, and the step that undoes it.
     present: Option<(ReloadRequest, Option<ReloadRequest>)>,
-    /// The steps that undo those carried out, the last one first.
+    /// The steps that undo the completed steps, in reverse order.
     undo: VecDeque<ReloadRequest>,
-    /// The number of steps carried out.
+    /// The number of completed steps.
     pub(crate) done: usize,
-    /// Why a step failed.
+    /// Reason why a step failed.
     pub(crate) failed: Option<String>,
-    /// Why steps could not be undone.
+    /// Reasons why steps could not be undone.
     pub(crate) not_undone: Vec<String>,
 }
 
@@ -138,12 +139,12 @@ impl ReloadProgress {
         }
     }
 
-    /// Whether the next step can begin.
+    /// Returns whether the next step can begin.
     pub(crate) fn is_due(&self) -> bool {
         self.present.is_none()
     }
 
-    /// Begins the next step in the present machine.
+    /// Begins the next step, and computes from the present machine how to undo it.
     pub(crate) fn next(
         &mut self,
         spec: &MachineSpec,
@@ -155,7 +156,7 @@ impl ReloadProgress {
         Some(step)
     }
 
-    /// Records the outcome of the step under way.
+    /// Records the outcome of the current step.
     pub(crate) fn over(&mut self, outcome: Result<(), String>) {
         let Some((step, undo)) = self.present.take() else {
             return;
@@ -164,7 +165,7 @@ impl ReloadProgress {
             (Err(why), Some(_)) => self.not_undone.push(why),
             (Ok(()), Some(_)) => {}
             (outcome, None) => {
-                // Some workers may have carried out a change that failed.
+                // Some workers may have carried out the failed change.
                 let is_done = outcome.is_ok() || step.public.step == StepKind::Change;
                 let undo = undo.into_iter().filter(|_| is_done);
                 undo.for_each(|undo| self.undo.push_front(undo));
@@ -182,16 +183,16 @@ impl ReloadProgress {
         self.present.as_ref()?.0.user
     }
 
-    /// Whether the next step changes NICs.
+    /// Returns whether the next step changes NICs.
     pub(crate) fn changes_nics_next(&self) -> bool {
         self.left.front().is_some_and(|step| step.nics.is_some())
     }
 }
 
-/// Returns the steps that change the machine to what files describe.
+/// Returns the steps that adapt the machine to the files.
 ///
 /// # Errors
-/// Every obstacle to a step, a line each.
+/// All obstacles to the steps, one per line.
 pub(crate) fn steps(
     spec: &MachineSpec,
     config: &LiveConfig,
@@ -206,12 +207,12 @@ pub(crate) fn steps(
     for name in difference.to_detach {
         trial.detach(&name, StepReason::Gone, Vec::new());
     }
-    let mut becomes = Cow::Borrowed(spec);
+    let mut trial_spec = Cow::Borrowed(spec);
     for step in difference.nics {
         let set = trial.config.set_nics(&step.nics);
-        match set.and_then(|()| becomes.nic_change(&trial.config, &step)) {
+        match set.and_then(|()| trial_spec.nic_change(&trial.config, &step)) {
             Ok(nic_change) => {
-                becomes.to_mut().apply(nic_change);
+                trial_spec.to_mut().apply(nic_change);
                 trial.steps.push(ReloadRequest::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),
@@ -233,7 +234,7 @@ pub(crate) fn steps(
             Err(_) => late.push(listed),
         }
     }
-    // By now every guest that is removed has released what it had.
+    // By now, every removed guest has released its resources.
     for listed in late {
         match trial.attach(&listed.guest) {
             Ok(()) => trial.steps.push(ReloadRequest::attach(listed)),
@@ -259,9 +260,9 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Tries a change of a guest that keeps running.
+    /// Checks a change of a guest that keeps running.
     fn change(&mut self, listed: FileGuest) {
-        // A guest with a queue of a NIC cannot change.
+        // A guest that owns a queue of a NIC cannot change.
         let may = self.config.check_removable(&listed.name);
         match may.and_then(|()| self.config.change(&listed.guest)) {
             Ok(_) => self.steps.push(ReloadRequest::change(listed)),
@@ -269,7 +270,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Tries to detach a guest. Returns whether it may be detached.
+    /// Checks a detach. Returns whether the guest can be detached.
     fn detach(&mut self, name: &str, why: StepReason, changes: Vec<String>) -> bool {
         if let Err(wrong) = self.config.check_removable(name) {
             self.wrong.push(wrong);
@@ -282,7 +283,7 @@ impl Trial<'_> {
         true
     }
 
-    /// Tries to attach a guest.
+    /// Checks an attach.
     fn attach(&mut self, guest: &Setting) -> Result<(), String> {
         let resolved = self.config.add(guest)?;
         match self.windows.place(&resolved.vifs) {
@@ -306,7 +307,7 @@ mod tests {
     use config::live::{self, reload};
     use config::{ConfigFile, parse};
 
-    /// Returns a section `[[guest]]`, without addresses unless `more` has some.
+    /// Returns a section `[[guest]]` with the further keys `more`.
     fn guest(name: &str, more: &str) -> String {
         let endpoint = if more.contains("addresses") {
             "stack"
@@ -327,10 +328,10 @@ mod tests {
     }
 
     fn spec(text: &str) -> MachineSpec {
-        shape_of(machine(text))
+        spec_of(machine(text))
     }
 
-    fn shape_of(machine: Machine) -> MachineSpec {
+    fn spec_of(machine: Machine) -> MachineSpec {
         MachineSpec::new(
             machine.domains.into_iter().enumerate().collect(),
             machine.live,
@@ -344,7 +345,7 @@ mod tests {
         steps(spec, &config, difference)
     }
 
-    /// Returns the steps as `-NAME` and `+NAME`.
+    /// Returns the steps as text: `-NAME` detaches, `+NAME` attaches, `=NAME` changes.
     fn planned(spec: &MachineSpec, text: &str) -> Result<String, String> {
         let steps = steps_to(spec, text)?;
         let sign = |step: &ReloadRequest| match step.public.step {
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_guest_is_reattached_at_once() {
+    fn a_changed_guest_is_reattached_immediately() {
         let own = |n: u8| format!("addresses = [\"10.0.0.{n}/24\"]");
         let all = |of: &[(&str, String)]| -> String {
             of.iter().map(|(name, more)| guest(name, more)).collect()
@@ -375,7 +376,7 @@ mod tests {
                 all(&[("a", own(1)), ("b", limited(2)), ("c", own(3))]),
                 "=b",
             ),
-            // `a` waits for the address of `b`.
+            // `a` needs the address of `b`.
             (
                 all(&[("a", own(2)), ("b", own(1)), ("c", slow(3))]),
                 "-a -b +b -c +c +a",
@@ -390,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Carries out a step on the specification, as the server does on the machine.
+    /// Carries out a step on the specification, like the server on the machine.
     fn carry_out(step: &ReloadRequest, spec: &mut MachineSpec, config: &mut LiveConfig) {
         let name = step.public.domain.clone();
         match (step.public.step, &step.guest, &step.nics) {
@@ -452,9 +453,9 @@ mod tests {
         assert_eq!(steps.len(), 7, "{steps:?}");
         for refused in 0..=steps.len() {
             let (mut spec, mut config) = (before.clone(), config.clone());
-            let mut course = ReloadProgress::new(steps.clone());
+            let mut progress = ReloadProgress::new(steps.clone());
             let mut number = 0;
-            while let Some(step) = course.next(&spec, &config) {
+            while let Some(step) = progress.next(&spec, &config) {
                 let outcome = match number == refused {
                     true => Err("refused".to_owned()),
                     false => {
@@ -462,19 +463,19 @@ mod tests {
                         Ok(())
                     }
                 };
-                course.over(outcome);
+                progress.over(outcome);
                 number += 1;
             }
-            assert_eq!(course.not_undone, Vec::<String>::new());
+            assert_eq!(progress.not_undone, Vec::<String>::new());
             if refused == steps.len() {
-                assert_eq!((course.done, course.failed), (steps.len(), None));
+                assert_eq!((progress.done, progress.failed), (steps.len(), None));
                 assert_eq!(planned(&spec, &new).unwrap(), "");
                 continue;
             }
-            assert_eq!((course.done, course.failed.is_some()), (0, true));
+            assert_eq!((progress.done, progress.failed.is_some()), (0, true));
             assert_eq!(planned(&spec, &old).unwrap(), "", "{refused}");
             assert_eq!(spec.origin("h").unwrap().user, Some(7));
-            // Guests that the file names stay guests of the file.
+            // Guests in the file remain guests of the file.
             let (live, without) = (spec.live().unwrap(), file(&nic(1500)));
             let difference = reload::difference(live, &config, &without).unwrap();
             let detached: BTreeSet<_> = difference.to_detach.iter().map(String::as_str).collect();
@@ -487,15 +488,15 @@ mod tests {
     fn a_step_that_is_not_undone_is_reported() {
         let before = spec(&[guest("a", ""), guest("b", ""), guest("c", "")].concat());
         let config = before.config().unwrap();
-        let mut course = ReloadProgress::new(steps_to(&before, "").unwrap());
+        let mut progress = ReloadProgress::new(steps_to(&before, "").unwrap());
         let outcomes = [Ok(()), Ok(()), Err("in use"), Err("no room"), Ok(())];
         let mut taken = Vec::new();
         for outcome in outcomes {
-            let step = course.next(&before, &config).unwrap();
+            let step = progress.next(&before, &config).unwrap();
             taken.push((step.public.step, step.public.domain));
-            course.over(outcome.map_err(str::to_owned));
+            progress.over(outcome.map_err(str::to_owned));
         }
-        assert!(course.next(&before, &config).is_none());
+        assert!(progress.next(&before, &config).is_none());
         let (detach, attach) = (StepKind::Detach, StepKind::Attach);
         let expected = [
             (detach, "a"),
@@ -505,8 +506,8 @@ mod tests {
             (attach, "a"),
         ];
         assert_eq!(taken, expected.map(|(step, name)| (step, name.to_owned())));
-        assert_eq!(course.failed.as_deref(), Some("detach c: in use"));
-        assert_eq!(course.not_undone, ["attach b: no room"]);
+        assert_eq!(progress.failed.as_deref(), Some("detach c: in use"));
+        assert_eq!(progress.not_undone, ["attach b: no room"]);
     }
 
     #[test]
@@ -516,7 +517,7 @@ mod tests {
         let driver = before.domains.first_mut().unwrap();
         let taken = end_of(driver);
         driver.window_slots = first + 2 * (taken - first) + config::live::RINGS_SLOTS;
-        let before = shape_of(before);
+        let before = spec_of(before);
         let [a, b, c] = ["a", "b", "c"].map(|name| guest(name, ""));
         assert_eq!(planned(&before, &format!("{a}{b}")).unwrap(), "+b");
         // A detached guest releases its slots.
@@ -525,7 +526,7 @@ mod tests {
         assert!(full.starts_with("guest c: the machine is full"), "{full}");
     }
 
-    /// Returns the end of the slots of a driver's only interface.
+    /// Returns the end of the window slots of a driver's only interface.
     fn end_of(driver: &abi::machine::DomainSpec) -> u32 {
         let public: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
         public.vifs[0].tables_slot + abi::counted::table_slots(public.vifs[0].slots)

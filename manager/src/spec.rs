@@ -1,8 +1,8 @@
-//! The machine's specification: its domains, and the guests and NICs that were added and removed
-//! since the start.
+//! The machine's specification: its domains, and the guests and NICs added and removed since the
+//! start.
 //!
-//! Every edit is a [`SpecChange`], whose length depends on the edit and not on the size of the
-//! machine. The next manager reads the changes and repeats them.
+//! Every edit is a [`SpecChange`], whose length does not depend on the size of the machine. The
+//! next manager reads and repeats the changes.
 
 mod apply;
 mod change;
@@ -19,42 +19,44 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The specification, which the next manager reads.
+/// The specification, which the next manager reads from the journal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MachineSpec {
-    /// Every domain, by its place, which it keeps until it is removed.
+    /// All domains, by place. A domain's place is its number in the machine, and is constant until
+    /// the domain is removed.
     domains: BTreeMap<usize, DomainSpec>,
-    /// `None`: guests are neither attached nor detached.
+    /// The basis of attaches and detaches; `None` if guests cannot change.
     live: Option<HotplugState>,
     /// Guests that are being attached or detached. The next manager removes them.
     changing: BTreeSet<String>,
-    /// Devices that a change of NICs opens and closes, until the workers run with it.
+    /// Devices that the pending change of NICs opens and closes.
     pending_nic_change: Option<PendingNicChange>,
-    /// The workers' configurations, by place. Their domains' texts are empty.
+    /// The workers' configurations, by place. The `config` of their domains is empty.
     drivers: BTreeMap<usize, DriverConfig>,
     /// Origins of attached guests, by name.
     origins: BTreeMap<String, Origin>,
-    /// Guests of the previous machine that have not been attached again yet.
+    /// Guests of the previous machine that are not attached again yet.
     saved: Vec<SavedGuest>,
-    /// Devices whose interfaces were removed, by their domains' places and their numbers there.
+    /// Devices whose interfaces were removed: the domain's place, and the number within the domain.
     lost: BTreeSet<(usize, usize)>,
 }
 
-/// A guest on its way in.
+/// A guest that is being attached.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmittedGuest {
     pub(crate) place: usize,
     pub(crate) name: String,
     /// The MAC of each interface.
     pub(crate) macs: Vec<String>,
-    /// Warnings about the section, a sentence each.
+    /// Warnings about the section, one sentence each.
     pub(crate) warnings: Vec<String>,
-    /// Its interfaces, which get slots and connections later: others may connect before it.
+    /// The guest's interfaces. They get slots and connections later, because other guests may
+    /// connect first.
     pub(crate) vifs: Vec<VifConfig>,
 }
 
-/// Whether a device outlives its domain.
+/// Returns whether a device outlives its domain.
 pub(crate) fn lasts(device: &Device) -> bool {
     matches!(
         device,
@@ -71,7 +73,7 @@ impl MachineSpec {
         let mut drivers = BTreeMap::new();
         let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
-            // An invalid text is passed on unchanged, and the domain reports it.
+            // An invalid configuration remains unchanged, and the domain reports the error.
             if let Ok(driver) = serde_json::from_str(&domain.config) {
                 drivers.insert(*place, driver);
                 domain.config.clear();
@@ -85,7 +87,7 @@ impl MachineSpec {
         }
     }
 
-    /// Whether the interface of a device was removed.
+    /// Returns whether the interface of a device was removed.
     pub(crate) fn is_lost(&self, device: (usize, usize)) -> bool {
         self.lost.contains(&device)
     }
@@ -96,7 +98,8 @@ impl MachineSpec {
         lost.copied().collect()
     }
 
-    /// Returns every domain, by place. [`MachineSpec::config_text`] returns its configuration.
+    /// Returns all domains, by place. [`MachineSpec::config_text`] returns a domain's
+    /// configuration.
     pub(crate) fn domains(&self) -> &BTreeMap<usize, DomainSpec> {
         &self.domains
     }
@@ -110,19 +113,19 @@ impl MachineSpec {
         }
     }
 
-    /// Returns the description that attaches and detaches are checked against.
+    /// Returns the description against which attaches and detaches are checked.
     pub(crate) fn live(&self) -> Option<&HotplugState> {
         self.live.as_ref()
     }
 
-    /// Returns the place of the domain of a name.
+    /// Returns the place of the domain with a name.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         let mut domains = self.domains.iter();
         let found = domains.find(|(_, domain)| domain.name == name);
         found.map(|(place, _)| *place)
     }
 
-    /// Whether a guest is being attached or detached.
+    /// Returns whether a guest is being attached or detached.
     pub(crate) fn is_changing(&self, name: &str) -> bool {
         self.changing.contains(name)
     }
@@ -137,12 +140,12 @@ impl MachineSpec {
         let live = self
             .live
             .as_ref()
-            .ok_or("its guests are those that it was started with")?;
+            .ok_or("the machine was started without a file, so its guests cannot change")?;
         LiveConfig::of(live).map_err(|wrong| wrong.to_string())
     }
 
-    /// Finds a place for a new guest, and checks that the windows of all workers have room for it.
-    /// `user` has requested it; `None`: files name it.
+    /// Finds a place for a new guest, and checks that the windows of all workers have free slots
+    /// for it. `user` is the user who requested it, or `None` if a file describes it.
     pub(crate) fn admit(
         &self,
         config: &mut LiveConfig,
@@ -191,7 +194,7 @@ impl MachineSpec {
         for (worker, domain) in &self.domains {
             if domain.program == Program::Driver {
                 let driver = self.drivers.get(worker).ok_or_else(|| {
-                    format!("domain {}: its configuration makes no sense", domain.name)
+                    format!("domain {}: its configuration is invalid", domain.name)
                 })?;
                 of.insert(*worker, (Cow::Borrowed(driver), domain.window_slots));
             }
@@ -199,16 +202,16 @@ impl MachineSpec {
         Ok(Windows::new(first, of))
     }
 
-    /// Returns the ports of a guest that connects now, with slots that are free in the windows of
-    /// all workers.
+    /// Returns the ports of a guest that connects now, with free slots in the windows of all
+    /// workers.
     pub(crate) fn ports(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
         self.windows()?.place(vifs)
     }
 
-    /// Returns the change to the NICs and worker domains of a step. `config` has the NICs already.
+    /// Returns the change of NICs and worker domains for a step. `config` already has the new NICs.
     ///
     /// # Errors
-    /// A worker has no room for them.
+    /// A worker has no free window slots for the NICs.
     pub(crate) fn nic_change(
         &self,
         config: &LiveConfig,
@@ -225,12 +228,12 @@ impl MachineSpec {
         Ok(self.begin_nics(NicChange { nics, workers }))
     }
 
-    /// Returns the devices that a change of NICs opens and closes now.
+    /// Returns the devices that the pending change of NICs opens and closes.
     pub(crate) fn pending_nic_change(&self) -> Option<&PendingNicChange> {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns the ports of these interfaces at each worker, with the rules and limits of `vifs`.
+    /// Returns each worker's ports of these interfaces, with the rules and limits of `vifs`.
     pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Ports {
         let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();
@@ -243,7 +246,7 @@ impl MachineSpec {
             .collect()
     }
 
-    /// Returns the worker's connections of a guest's interfaces.
+    /// Returns the connection numbers of a guest's interfaces at a worker.
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let driver = self.drivers.get(&worker).into_iter();
         let vifs = driver.flat_map(|driver| &driver.vifs);
@@ -251,17 +254,17 @@ impl MachineSpec {
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// Returns the guests of the previous machine that were not attached again yet.
+    /// Returns the guests of the previous machine that are not attached again yet.
     pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
         &self.saved
     }
 
-    /// Returns one of them.
+    /// Returns the guest with a name among the [saved guests](Self::saved_guests).
     pub(crate) fn saved_guest(&self, name: &str) -> Option<&SavedGuest> {
         self.saved.iter().find(|saved| saved.name() == Some(name))
     }
 
-    /// Returns the section of a guest, if it was attached or changed since the start.
+    /// Returns the section of a guest that was attached or changed since the start.
     pub(crate) fn section(&self, name: &str) -> Option<&Setting> {
         let live = self.live.as_ref()?;
         live.attached.get(name).or_else(|| live.changed.get(name))
@@ -272,7 +275,7 @@ impl MachineSpec {
         self.origins.get(name)
     }
 
-    /// Returns the only network namespace that a name may denote in a saved guest's section.
+    /// Returns the network namespace that `netns` must denote in a saved guest's section.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
         self.saved_guest(guest)?.origin.places.get(netns).copied()
     }

@@ -11,7 +11,7 @@ pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 /// The windows of all workers, by place.
 #[derive(Debug)]
 pub(crate) struct Windows<'a> {
-    /// The first slot for guests. Slots at a window's end are reserved for NICs.
+    /// The first slot for guests. The last slots of a window are reserved for NICs.
     first: u32,
     /// The worker's configuration, and the length of its window.
     of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>,
@@ -31,7 +31,7 @@ impl<'a> Windows<'a> {
                 let slots = live::guests_end(*end).saturating_sub(self.first);
                 return Err(format!(
                     "the machine is full: the window of the driver domain has {slots} slots for \
-                     guests, and no room for what this guest grants; detach another one first"
+                     guests, and too few are free for this guest; detach another guest first"
                 ));
             }
             all.insert(worker, vifs);
@@ -57,7 +57,8 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Whether an interface belongs to a guest, whose name precedes the number in the interface's name.
+/// Returns whether an interface belongs to a guest. The interface's name begins with the guest's
+/// name.
 pub(crate) fn is_of(vif: &VifConfig, guest: &str) -> bool {
     VifConfig::guest_of(&vif.name) == Some(guest)
 }

@@ -129,7 +129,7 @@ fn the_metrics_port_is_local_and_optional() {
         &port.to_string(),
     ]);
     assert_eq!(taken.code, 1);
-    let why = format!("the port for metrics {port}: Address already in use");
+    let why = format!("the metrics port {port}: Address already in use");
     assert!(taken.err.contains(&why), "{taken:?}");
     assert!(place.run(&["down"]).ok());
 }

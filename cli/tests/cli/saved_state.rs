@@ -168,7 +168,7 @@ fn a_machine_starts_with_any_state_file() {
         (&many, "it has 10000 guests; the limit is 1024"),
         (
             &entry(&good),
-            "web: was attached before, and is not attached again: ",
+            "web: was attached before, and is not reattached: ",
         ),
     ] {
         place.file(STATE, text);
@@ -202,7 +202,7 @@ fn a_guest_is_attached_without_a_state_file() {
     let lacks = || {
         status(&place)["missing"]
             .to_string()
-            .contains("that attached guests come back")
+            .contains("the reattachment of guests")
     };
     assert!(lacks());
     assert!(!place.has(STATE));
@@ -265,16 +265,13 @@ fn a_full_disk_keeps_the_state_until_a_retry() {
     let warned = attach(&place, "b")["warnings"].to_string();
     for part in [
         "No space left on device",
-        "guest b does not come back if the core ends",
+        "guest b is not reattached if the core exits",
     ] {
         assert!(warned.contains(part), "{warned}");
     }
     let missing = || status(&place)["missing"].to_string();
     let missed = missing();
-    assert!(
-        missed.contains("that attached guests come back"),
-        "{missed}"
-    );
+    assert!(missed.contains("the reattachment of guests"), "{missed}");
     assert!(missed.contains("No space left on device"), "{missed}");
     assert_eq!(place.read(STATE), before);
     assert!(!place.has("run/grantway.state-new"));
@@ -282,7 +279,9 @@ fn a_full_disk_keeps_the_state_until_a_retry() {
     let detached = place.run(&["detach", "c"]);
     assert!(detached.ok(), "{detached:?}");
     assert!(
-        detached.err.contains("guest c comes back if the core ends"),
+        detached
+            .err
+            .contains("guest c is reattached if the core exits"),
         "{detached:?}"
     );
     fs::remove_file(filler).unwrap();

@@ -216,7 +216,7 @@ fn one_group_may_query_and_another_may_change() {
     let reload = &["reload", &file, "--dry-run"][..];
     for args in [set, reload, &["restart", "web"], &["down"]] {
         let run = place.run_as_group(USER, look, args);
-        let is_refused = !run.ok() && run.err.contains("you may look");
+        let is_refused = !run.ok() && run.err.contains("you have read access only");
         assert!(is_refused, "{args:?}: {run:?}");
     }
     for args in [set, reload, &["restart", "web"], &["status"], &["down"]] {

@@ -110,6 +110,6 @@ fn a_stream_survives_restarts_of_all_domains() {
     });
     let unknown = machine.grantway(&["restart", "nobody"]);
     assert!(!unknown.status.success());
-    assert!(text(&unknown.stderr).contains("there is no domain nobody"));
+    assert!(text(&unknown.stderr).contains("domain nobody does not exist"));
     machine.end();
 }

@@ -125,7 +125,7 @@ fn namespaces_are_attached_again_with_their_streams() {
         macs
     );
     wait_until("nobody says that one is left out", || {
-        log(&machine).contains("gone: was attached before, and is not attached again: ")
+        log(&machine).contains("gone: was attached before, and is not reattached: ")
     });
     assert!(!domains(&machine).contains(&"gone".to_owned()));
     assert!(
@@ -199,7 +199,7 @@ fn a_pending_guest_can_be_detached() {
     assert_eq!(detached["domain"], NAMES[0]);
     drop(held);
     wait_until("somebody is to come back", || {
-        log(&machine).contains("every guest of the machine before has returned or is left out")
+        log(&machine).contains("every guest of the previous machine is reattached or given up")
     });
     assert!(!domains(&machine).contains(&NAMES[0].to_owned()));
     assert!(!machine.folder.path().join("run/grantway.state").exists());
@@ -221,7 +221,7 @@ fn an_interface_that_is_busy_is_waited_for() {
         domains(&machine).contains(&NAMES[1].to_owned())
     });
     std::thread::sleep(HELD);
-    assert!(!log(&machine).contains("is not attached again"));
+    assert!(!log(&machine).contains("is not reattached"));
     drop(held);
     wait_until("it did not come back", || {
         domains(&machine).contains(&NAMES[0].to_owned())
@@ -335,7 +335,7 @@ fn a_different_namespace_of_the_name_is_skipped() {
     assert!(ip(&["netns", "delete", &name]) && ip(&["netns", "add", &name]));
     machine.start_again();
     wait_until("nobody says that one is left out", || {
-        log(&machine).contains("other: was attached before, and is not attached again: ")
+        log(&machine).contains("other: was attached before, and is not reattached: ")
     });
     wait_until("the other one is not there", || {
         domains(&machine).contains(&NAMES[0].to_owned())

@@ -368,7 +368,7 @@ fn one_of_two_concurrent_reloads_is_rejected() {
         for answer in &answers {
             match answer["error"].as_str() {
                 Some(why) => {
-                    assert!(why.contains("another reload is under way"), "{why}");
+                    assert!(why.contains("another reload is in progress"), "{why}");
                     refused += 1;
                 }
                 None => {

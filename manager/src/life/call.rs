@@ -1,15 +1,15 @@
-//! A request to a worker of the driver domain about a guest's port, repeated until the worker has
-//! carried it out. A worker may be busy with another request, or dead and about to restart;
-//! workers carry out a repeated request once.
+//! A request to a worker of the driver domain about a guest's port. The manager repeats the request
+//! until the worker has carried it out, because the worker may be busy with another request, or
+//! dead and about to restart. Workers carry out a repeated request once.
 
 use crate::core::CoreError;
 use crate::window_slots::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 
-/// Time between two attempts while the worker is busy with another request.
-const BUSY_NS: u64 = 1_000_000;
-/// Time between two attempts after any other failure.
+/// Interval of attempts while the worker is busy with another request.
+const BUSY_RETRY_NS: u64 = 1_000_000;
+/// Interval of attempts after any other failure.
 const RETRY_NS: u64 = 5_000_000;
 
 /// One request to one worker.
@@ -17,7 +17,7 @@ const RETRY_NS: u64 = 5_000_000;
 pub(crate) struct WorkerCall {
     /// The worker's place in the machine.
     pub(crate) worker: usize,
-    /// The worker's number of the connection.
+    /// The number by which the worker knows the connection.
     pub(crate) conn: u32,
     pub(crate) request: Vec<u8>,
     pub(crate) state: CallState,
@@ -25,15 +25,15 @@ pub(crate) struct WorkerCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallState {
-    /// The request is sent at this time.
+    /// The request is due at this time.
     Due(u64),
-    /// The request was sent: the token of the reply.
+    /// The request was sent; its reply will have this token.
     Sent(u32),
     Done,
 }
 
 impl WorkerCall {
-    /// Returns a call that is due at once.
+    /// Returns a call that is due immediately.
     ///
     /// # Errors
     /// The request does not fit into a mailbox.
@@ -41,7 +41,7 @@ impl WorkerCall {
         let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         if request.len() > mailbox::IN_MAX {
             return Err(format!(
-                "an interface is described by {} bytes, and {} is the most: give it fewer rules",
+                "the description of an interface has {} bytes, more than {}: give it fewer rules",
                 request.len(),
                 mailbox::IN_MAX
             ));
@@ -54,7 +54,7 @@ impl WorkerCall {
         })
     }
 
-    /// Returns a call for each port, with the request that `request` makes of its description.
+    /// Returns a call for each port. `request` makes the request from the port's description.
     ///
     /// # Errors
     /// As [`WorkerCall::new`].
@@ -84,8 +84,8 @@ impl WorkerCall {
         }
     }
 
-    /// Records a reply, or its absence. `must`: the request is repeated even if the worker refuses
-    /// it.
+    /// Records a reply, or its absence. With `must`, the request is repeated even if the worker
+    /// refuses it.
     ///
     /// # Errors
     /// The worker refuses the request.
@@ -101,7 +101,7 @@ impl WorkerCall {
                 self.state = CallState::Done;
                 return refusal.map_or(Ok(()), Err);
             }
-            Err(CoreError { is_busy: true, .. }) => BUSY_NS,
+            Err(CoreError { is_busy: true, .. }) => BUSY_RETRY_NS,
             Err(_) => RETRY_NS,
         };
         self.state = CallState::Due(now_ns.saturating_add(wait_ns));
@@ -109,7 +109,7 @@ impl WorkerCall {
     }
 }
 
-/// Returns why a worker refuses a request, if it does.
+/// Returns why the worker refuses a request, or `None` if it accepts.
 fn refused(reply: &[u8]) -> Option<String> {
     let refusal = serde_json::from_slice::<abi::mailbox::MailboxError>(reply);
     refusal.ok().map(|refusal| refusal.error)

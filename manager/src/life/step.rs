@@ -4,26 +4,26 @@ use super::view::{DomainView, StartStage, WorkerView};
 use super::{CallState, Goal, Life, LifePhase, NeededDevices};
 use abi::core::Stage;
 
-/// A request to the core, to netd by the core, or to a worker by its mailbox.
+/// A request to the core, to netd through the core, or to a worker through its mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifeAction {
-    /// Have netd open the devices that outlive the domain's processes.
+    /// Asks netd to open the devices that outlive the domain's processes.
     Open,
-    /// Build the domain, in place of a dead one if there is one.
+    /// Builds the domain. The new domain replaces a dead one.
     Create,
     Connect,
-    /// Give the domain those of its devices that netd need not open first.
+    /// Gives the domain its devices, up to the next device that netd must open first.
     Give,
     Start,
-    /// Send the call of this number.
+    /// Sends the call with this number.
     Call(usize),
-    /// Drop the call of this number: its worker is dead.
+    /// Drops the call with this number: its worker is dead.
     Drop(usize),
-    /// End the process, or clear away what was built.
+    /// Kills the process, or releases the resources that were built for it.
     End,
-    /// Have the core forget the domain.
+    /// Asks the core to forget the domain.
     Forget,
-    /// Close the devices, which are the last remains of the domain.
+    /// Closes the devices, the domain's last resources.
     Close,
 }
 
@@ -31,11 +31,11 @@ pub(crate) enum LifeAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifeStep {
     Do(LifeAction),
-    /// Nothing until something reports, or until a time.
+    /// Waits for the next event, or until a time.
     Wait(Option<u64>),
 }
 
-/// Returns what a domain needs next.
+/// Returns the next step for a domain.
 pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     let is_down = matches!(life.phase, LifePhase::Down { .. });
     match life.goal {
@@ -43,7 +43,7 @@ pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep 
         _ if life.end.is_some() && can_end(life, view) => LifeStep::Do(LifeAction::End),
         Goal::Held => LifeStep::Wait(None),
         Goal::Up => {
-            // The workers learn of a new guest when it has its connections.
+            // The workers add a new guest only after it has its connections.
             let is_early = is_down && life.is_first;
             let calls = calls(life, view, now_ns).filter(|_| !is_early);
             let start = match is_down {
@@ -61,7 +61,7 @@ pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep 
     }
 }
 
-/// Whether there is something of the domain that [`LifeAction::End`] ends.
+/// Returns whether the domain has a process or resources that [`LifeAction::End`] removes.
 fn can_end(life: &Life, view: &DomainView<'_>) -> bool {
     match view.stage {
         Some(Stage::Starting | Stage::Running) => true,
@@ -78,7 +78,7 @@ fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     match view.stage {
         Some(Stage::Starting | Stage::Running | Stage::Ending) => return LifeStep::Wait(None),
         _ if now_ns < start_ns => return LifeStep::Wait(Some(start_ns)),
-        // It is not known which devices a domain of an earlier manager was given.
+        // It is unknown which devices an earlier manager gave to the domain.
         Some(Stage::Built) if !is_own => return LifeStep::Do(LifeAction::End),
         _ => {}
     }
@@ -112,11 +112,11 @@ fn if_ready(is_ready: bool, action: LifeAction) -> LifeStep {
 
 /// Returns the next step for the calls to workers; `None` if all are done.
 fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
-    let left = life.calls.iter().enumerate();
-    let mut left = left.filter(|(_, call)| !call.is_done()).peekable();
-    left.peek()?;
+    let pending = life.calls.iter().enumerate();
+    let mut pending = pending.filter(|(_, call)| !call.is_done()).peekable();
+    pending.peek()?;
     let mut wake_ns: Option<u64> = None;
-    for (number, call) in left {
+    for (number, call) in pending {
         let worker = view.workers.get(&call.worker).copied();
         match (worker.unwrap_or(WorkerView::Dead), call.state) {
             (WorkerView::Dead, _) if life.goal == Goal::Gone => {

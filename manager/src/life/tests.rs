@@ -7,7 +7,7 @@ mod model;
 fn an_outage_counts_in_the_class_that_bounds_it() {
     let class = |took_ns| {
         let mut known = Restarts::default();
-        note_outage(&mut known, took_ns);
+        count_outage(&mut known, took_ns);
         assert_eq!(known.outages_ns, took_ns);
         known.outages.iter().position(|count| *count == 1)
     };
@@ -30,9 +30,9 @@ fn a_resumed_domain_that_runs_is_settled() {
     let resumed = |stage| Life::resume(0, Some(10), Restarts::default(), Some(stage), 7);
     let mut life = resumed(Stage::Running);
     assert!(life.is_settled());
-    life.restart("asked for");
+    life.restart("requested");
     assert!(!life.is_settled());
-    assert!(!resumed(Stage::Gone).is_settled(), "it is to be started");
+    assert!(!resumed(Stage::Gone).is_settled(), "it must be started");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn starts_that_never_succeed_back_off_to_seconds() {
     let mut life = Life::resume(0, Some(20), Restarts::default(), Some(Stage::Gone), 0);
     let pause_ms = |life: &Life| match life.phase {
         LifePhase::Down { start_ns, .. } => start_ns / 1_000_000,
-        _ => panic!("it is not down: {life:?}"),
+        _ => panic!("the domain is not down: {life:?}"),
     };
     let mut failed = |_| {
         life.failed("No such file".to_owned().into(), 0);
@@ -61,7 +61,7 @@ fn starts_that_never_succeed_back_off_to_seconds() {
         0, 10, 20, 20, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000,
     ];
     assert_eq!(pauses, expected);
-    // The domain's limit applies again once a process was ready.
+    // The domain's limit applies again after a process was ready.
     let workers = BTreeMap::new();
     let mut view = DomainView {
         id: Some(DomId(1)),
@@ -71,7 +71,7 @@ fn starts_that_never_succeed_back_off_to_seconds() {
         ready: StartStage::Given,
         workers: &workers,
     };
-    let mut ends_after = |run_ns| {
+    let mut pause_after_run_of = |run_ns| {
         view.stage = Some(Stage::Running);
         life.started(0);
         life.observe(&view, 0);
@@ -79,12 +79,13 @@ fn starts_that_never_succeed_back_off_to_seconds() {
         life.observe(&view, run_ns);
         pause_ms(&life) - run_ns / 1_000_000
     };
-    assert_eq!(ends_after(0), 20);
+    assert_eq!(pause_after_run_of(0), 20);
     // The first restart after a healthy run has no pause.
-    assert_eq!(ends_after(STEADY_NS), 0);
+    assert_eq!(pause_after_run_of(STEADY_NS), 0);
 }
 
-/// The kernel may still remove an interface when a guest with one of its name is attached.
+/// The kernel may still be removing an interface when a guest with an interface of the same name is
+/// attached.
 #[test]
 fn a_first_start_waits_for_a_busy_device() {
     let refusal = |is_busy| CoreError {
@@ -102,7 +103,7 @@ fn a_first_start_waits_for_a_busy_device() {
         life.opened(vec![busy()], 7 + REMOVAL_NS),
         failed(refusal(true))
     );
-    // The final refusal is reported, not the temporary one.
+    // The permanent refusal is reported, not the temporary one.
     let both = vec![busy(), ((2, 1), refusal(false))];
     assert_eq!(
         Life::new(2, None, 7).opened(both, 8),

@@ -1,29 +1,30 @@
-//! The state of a domain and of others, as [`super::step()`] sees it.
+//! Input of [`super::step()`]: the state of a domain and of the domains on which it depends.
 
 use abi::DomId;
 use abi::core::Stage;
 use std::collections::BTreeMap;
 
-/// The state of a domain in the core, and how far others are.
+/// The state of a domain in the core, and the progress of other domains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainView<'a> {
-    /// The domain in the core, if there is one.
+    /// The domain in the core, if the core has built one.
     pub(crate) id: Option<DomId>,
     pub(crate) stage: Option<Stage>,
     /// Whether all connections are up, except those whose other end is dead.
     pub(crate) is_connected: bool,
-    /// Devices that the domain is given.
+    /// Number of devices in the domain's description.
     pub(crate) devices: usize,
-    /// The stage that all domains that start together have reached. In a running machine, a start
+    /// The stage that all domains of a starting machine have reached. In a running machine, a start
     /// does not depend on other domains.
     pub(crate) ready: StartStage,
     /// The workers of the driver domain, by place.
     pub(crate) workers: &'a BTreeMap<usize, WorkerView>,
 }
 
-/// The stage of a domain's first start. Domains that start together pass each stage together: all
-/// are built, then connected, then get devices, and then processes, because devices may lie over
-/// other domains' memory, and a worker expects the connections of its description.
+/// The stage of a domain's first start. The domains of a starting machine pass each stage together:
+/// the manager builds all of them, connects them, gives them their devices, and then starts their
+/// processes. This order is necessary because a device may use other domains' memory, and because a
+/// worker expects the connections in its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StartStage {
     Nothing,
@@ -32,7 +33,7 @@ pub(crate) enum StartStage {
     Given,
 }
 
-/// A worker of the driver domain.
+/// The state of a worker of the driver domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerView {
     Running,

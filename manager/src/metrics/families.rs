@@ -11,8 +11,8 @@ use abi::machine::{DomainStatus, Program};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Bounds of the classes of a wait, as text and in nanoseconds.
-const WAITS: [(&str, u64); 10] = [
+/// Upper bounds of the buckets of LRO waits, as text and in nanoseconds.
+const WAIT_BOUNDS: [(&str, u64); 10] = [
     ("1e-05", 10_000),
     ("2e-05", 20_000),
     ("5e-05", 50_000),
@@ -24,12 +24,12 @@ const WAITS: [(&str, u64); 10] = [
     ("0.005", 5_000_000),
     ("0.01", 10_000_000),
 ];
-/// Depth in a domain's statistics to search.
+/// Maximum depth of the search in a domain's statistics.
 const DEPTH_MAX: usize = 6;
 
 /// Returns all families of a snapshot.
 pub(crate) fn all(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
-    names.keep(|name| snapshot.status.domains.iter().any(|d| d.name == name));
+    names.retain(|name| snapshot.status.domains.iter().any(|d| d.name == name));
     let mut all = Families::default();
     machine(snapshot, &mut all);
     domains(snapshot, &mut all);
@@ -110,7 +110,7 @@ fn domains(snapshot: &Snapshot, all: &mut Families) {
     );
 }
 
-/// Returns the samples of a domain's outages.
+/// Returns the samples of a domain's outage histogram.
 fn outages_of(domain: &DomainStatus) -> Vec<MetricSample> {
     let Some(restarts) = &domain.restarts else {
         return Vec::new();
@@ -199,11 +199,11 @@ fn traffic(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
         }
         for (port, [in_frames, out_frames, in_bytes, out_bytes]) in sums {
             let labels = |direction| [("domain", domain.as_str()), ("port", port), direction];
-            let (to_us, from_us) = (("direction", "in"), ("direction", "out"));
-            frames.push(sample(labels(to_us), in_frames));
-            frames.push(sample(labels(from_us), out_frames));
-            bytes.push(sample(labels(to_us), in_bytes));
-            bytes.push(sample(labels(from_us), out_bytes));
+            let (inbound, outbound) = (("direction", "in"), ("direction", "out"));
+            frames.push(sample(labels(inbound), in_frames));
+            frames.push(sample(labels(outbound), out_frames));
+            bytes.push(sample(labels(inbound), in_bytes));
+            bytes.push(sample(labels(outbound), out_bytes));
         }
         let dropped = counts(object(stat.get("drops")), Value::as_u64);
         for (reason, count) in names.sums(domain, "reason", dropped) {
@@ -243,7 +243,7 @@ fn lro(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     all.add("grantway_lro_wait_seconds", waits);
 }
 
-/// Finds every object called `flushed` within a value.
+/// Appends every object with the key `flushed` within a value to `found`.
 fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<String, Value>>) {
     let Some(depth) = depth.checked_sub(1) else {
         return;
@@ -256,7 +256,8 @@ fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<Stri
     }
 }
 
-/// Returns the samples of a domain's waits. A class counts in the bucket of its largest value.
+/// Returns the samples of a domain's histogram of waits. A reported class counts in the bucket of
+/// its largest value.
 fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<MetricSample> {
     if waits.is_empty() {
         return Vec::new();
@@ -265,7 +266,7 @@ fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<Metric
         .iter()
         .filter_map(|(ns, count)| Some((ns.parse().ok()?, count.as_u64()?)))
         .collect();
-    let bounds = WAITS.iter().copied().chain([("+Inf", u64::MAX)]);
+    let bounds = WAIT_BOUNDS.iter().copied().chain([("+Inf", u64::MAX)]);
     let buckets = bounds.map(|(le, most)| {
         let within = waits.iter().filter(|(ns, _)| *ns <= most);
         let count = within.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
@@ -305,7 +306,7 @@ fn grants(snapshot: &Snapshot, all: &mut Families) {
     all.add("grantway_pages", pages);
 }
 
-/// Returns the object, or an empty one.
+/// Returns the object, or an empty one if the value is not an object.
 fn object(value: Option<&Value>) -> &Map<String, Value> {
     static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)

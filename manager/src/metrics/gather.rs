@@ -1,4 +1,4 @@
-//! Gathers the input of all metrics as a client of the main loop: by lines of JSON.
+//! Gathers the input of all metrics as a client of the main loop, by lines of JSON.
 
 use abi::machine::{Audit, Control, ControlError, Relayed, Status};
 use abi::mailbox::Request;
@@ -11,15 +11,15 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Time for all answers. Domains that have not answered by then are left out.
-const GATHERING: Duration = Duration::from_secs(4);
-/// Time for one domain.
-const DOMAIN: Duration = Duration::from_secs(1);
+/// Time limit for all answers. Domains that have not answered by then are omitted.
+const GATHER_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time limit for one domain.
+const DOMAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of one read.
 const CHUNK: usize = 64 * 1024;
-/// Requests without an answer at a time.
-const OWED_MAX: usize = 8;
-/// Longest answer, bytes: far above a full audit of the largest machine.
+/// Maximum number of unanswered requests.
+const UNANSWERED_MAX: usize = 8;
+/// Maximum length of an answer in bytes, far above a full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
 
 /// The input of all metrics at one moment.
@@ -29,18 +29,18 @@ pub(crate) struct Snapshot {
     pub(crate) audit: Option<Audit>,
     /// Statistics of the domains that have answered, by name.
     pub(crate) stats: BTreeMap<String, Value>,
-    /// Duration of the gathering.
+    /// Time that the requests took.
     pub(crate) took: Duration,
 }
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GatherError {
-    /// It has not arrived in time.
+    /// The answer has not arrived in time.
     Late,
-    /// The main loop refuses, with this text.
+    /// The main loop refused the request, with this text.
     Refused(String),
-    /// The main loop has ended.
+    /// The main loop has exited.
     Gone,
 }
 
@@ -49,32 +49,32 @@ pub(crate) enum GatherError {
 pub(crate) struct Scraper {
     stream: UnixStream,
     input: Vec<u8>,
-    /// Requests without an answer.
-    owed: usize,
-    /// Domains that did not answer last time, which are asked last.
+    /// Number of unanswered requests.
+    unanswered: usize,
+    /// Domains that did not answer last time. They are queried last.
     silent: Vec<String>,
-    /// Time for all domains, and for one.
-    gathering: Duration,
+    /// Time limits for all domains, and for one.
+    gather_timeout: Duration,
     domain: Duration,
 }
 
 impl Scraper {
-    /// Returns a client over a connection that does not block.
+    /// Returns a client over a non-blocking connection.
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream,
             input: Vec::new(),
-            owed: 0,
+            unanswered: 0,
             silent: Vec::new(),
-            gathering: GATHERING,
-            domain: DOMAIN,
+            gather_timeout: GATHER_TIMEOUT,
+            domain: DOMAIN_TIMEOUT,
         }
     }
 
     /// Requests status, audit, and the statistics of every domain.
     pub(crate) fn gather(&mut self) -> Result<Snapshot, GatherError> {
         let began = Instant::now();
-        let end = began + self.gathering;
+        let end = began + self.gather_timeout;
         let status: Status = self.ask(&Control::Status, end)?;
         let audit = match self.ask(&Control::Grants, end) {
             Ok(audit) => Some(audit),
@@ -119,23 +119,23 @@ impl Scraper {
         if Instant::now() >= end {
             return Err(GatherError::Late);
         }
-        while self.owed >= OWED_MAX {
+        while self.unanswered >= UNANSWERED_MAX {
             self.line(end)?;
-            self.owed -= 1;
+            self.unanswered -= 1;
         }
         let mut line =
             serde_json::to_vec(request).map_err(|e| GatherError::Refused(e.to_string()))?;
         line.push(b'\n');
-        // All requests without an answer fit into the socket's buffer.
+        // All unanswered requests fit into the socket's buffer.
         if rustix::io::write(&self.stream, &line) != Ok(line.len()) {
             return Err(GatherError::Gone);
         }
-        self.owed += 1;
-        // Late answers to earlier requests precede this one's.
+        self.unanswered += 1;
+        // Late answers to earlier requests precede the answer to this one.
         let answer = loop {
             let line = self.line(end)?;
-            self.owed -= 1;
-            if self.owed == 0 {
+            self.unanswered -= 1;
+            if self.unanswered == 0 {
                 break line;
             }
         };
@@ -147,16 +147,16 @@ impl Scraper {
 
     /// Returns the next line.
     fn line(&mut self, end: Instant) -> Result<Vec<u8>, GatherError> {
-        let mut looked_at = 0;
+        let mut searched = 0;
         loop {
-            let new = self.input.get(looked_at..).unwrap_or_default();
+            let new = self.input.get(searched..).unwrap_or_default();
             if let Some(at) = new.iter().position(|&byte| byte == b'\n') {
-                let mut line: Vec<u8> = self.input.drain(..=looked_at + at).collect();
+                let mut line: Vec<u8> = self.input.drain(..=searched + at).collect();
                 line.pop();
                 return Ok(line);
             }
-            looked_at = self.input.len();
-            if looked_at > ANSWER_MAX {
+            searched = self.input.len();
+            if searched > ANSWER_MAX {
                 return Err(GatherError::Gone);
             }
             let mut chunk = [0; CHUNK];
@@ -176,7 +176,7 @@ impl Scraper {
             return Err(GatherError::Late);
         }
         let source = ((), self.stream.as_fd(), PollFlags::IN);
-        // After a timeout the next read finds nothing.
+        // After a timeout, the next read fails with `EAGAIN`.
         let _ = link::wait_for(&[source], Some(left.as_nanos() as u64));
         Ok(())
     }
@@ -190,7 +190,7 @@ pub(crate) mod tests {
 
     /// The status of a machine with a driver domain and one guest.
     pub(crate) const STATUS: &str = include_str!("testing/status.json");
-    /// The statistics of the two.
+    /// The statistics of these two domains.
     pub(crate) const DRIVER: &str = include_str!("testing/driver.json");
     pub(crate) const GUEST: &str = include_str!("testing/guest.json");
     pub(crate) const AUDIT: &str = include_str!("testing/audit.json");
@@ -200,14 +200,14 @@ pub(crate) mod tests {
         value.to_string()
     }
 
-    /// A main loop whose domains in `silent` do not answer at first. Returns the requests that it
-    /// got.
+    /// Runs a main loop whose domains in `silent` do not answer at first. The thread returns the
+    /// received requests.
     pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Scraper, JoinHandle<Vec<String>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let served = std::thread::spawn(move || {
             let mut got = Vec::new();
-            let mut owed = Vec::new();
+            let mut unanswered = Vec::new();
             for line in BufReader::new(&theirs).lines() {
                 let line = line.unwrap();
                 let control: Control = serde_json::from_str(&line).unwrap();
@@ -220,15 +220,15 @@ pub(crate) mod tests {
                         let reply = compact(stat);
                         let answer = serde_json::to_string(&Relayed { reply }).unwrap();
                         if silent.contains(&domain.as_str()) {
-                            owed.push(answer);
+                            unanswered.push(answer);
                             continue;
                         }
                         answer
                     }
                     other => panic!("{other:?}"),
                 };
-                // A domain that was stopped for a while answers like this.
-                for late in owed.drain(..) {
+                // A domain that was stopped for a while answers late, in this way.
+                for late in unanswered.drain(..) {
                     writeln!(&theirs, "{late}").unwrap();
                 }
                 writeln!(&theirs, "{answer}").unwrap();
@@ -236,17 +236,17 @@ pub(crate) mod tests {
             got
         });
         let mut scraper = Scraper::new(ours);
-        // A test's thread may get no CPU for a while.
-        scraper.gathering = Duration::from_secs(600);
+        // The test's thread may get no CPU for a while.
+        scraper.gather_timeout = Duration::from_secs(600);
         scraper.domain = match silent {
-            [] => scraper.gathering,
+            [] => scraper.gather_timeout,
             _ => Duration::from_secs(4),
         };
         (scraper, served)
     }
 
     #[test]
-    fn every_domain_is_asked() {
+    fn every_domain_is_queried() {
         let (mut scraper, served) = main_loop(&[]);
         let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.len(), 2);
@@ -260,7 +260,7 @@ pub(crate) mod tests {
         let (mut scraper, served) = main_loop(&["driver"]);
         let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
-        // Its late answer is not attributed to another domain.
+        // The late answer is not attributed to another domain.
         assert!(snapshot.stats["web"].get("vifs").is_some());
         scraper.gather().unwrap();
         drop(scraper);
@@ -274,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_end_of_the_main_loop_is_an_error() {
+    fn an_exit_of_the_main_loop_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);

@@ -1,5 +1,5 @@
 //! Hostile peers of the metrics, for the fuzzers: an HTTP client, and the domains whose counters
-//! the text shows.
+//! are in the text.
 
 use super::gather::Snapshot;
 use super::names::SeriesNames;
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 const STATUS: &str = include_str!("testing/status.json");
 const AUDIT: &str = include_str!("testing/audit.json");
-/// Lines of one scrape: each domain has at most 64 names of each kind.
+/// Maximum number of lines of one scrape. Each domain has at most 64 names of each kind.
 const LINES_MAX: usize = 4096;
 
-/// Reads an HTTP request that arrives in pieces, each `step` bytes long. The first verdict holds,
-/// whatever follows; the answer is one well-formed response.
+/// Reads an HTTP request that arrives in pieces of `step` bytes. Checks that further bytes do not
+/// change the parser's first verdict, and that the answer is one well-formed response.
 ///
 /// # Panics
-/// If the parser breaks a promise.
+/// If a check fails.
 pub fn hostile_client(bytes: &[u8], step: usize) {
     let whole = bytes.get(..REQUEST_MAX).unwrap_or(bytes);
     let last = request::read(whole);
@@ -26,11 +26,14 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
     let arrived = steps.map(|len| request::read(whole.get(..len).unwrap_or(whole)));
     let verdict = arrived.chain([last]).flatten().next();
     assert_eq!(verdict, last, "a verdict changed: {}", whole.escape_ascii());
-    let Some(HttpRequest { wants, has_text }) = verdict else {
-        assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
+    let Some(HttpRequest { format, has_text }) = verdict else {
+        assert!(
+            whole.len() < REQUEST_MAX,
+            "a request of the maximum length is still incomplete"
+        );
         return;
     };
-    let (status, answer, text) = match wants {
+    let (status, answer, text) = match format {
         Ok(format) => {
             let line = whole.trim_ascii_start();
             assert!(line.starts_with(b"GET /metrics") || line.starts_with(b"HEAD /metrics"));
@@ -44,10 +47,10 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
             (code, request::sentence(status, why, has_text), why)
         }
     };
-    is_one_response(&answer, status, text, has_text);
+    assert_one_response(&answer, status, text, has_text);
 }
 
-fn is_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
+fn assert_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
     let mut headers = [httparse::EMPTY_HEADER; 8];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(answer).expect("a response");
@@ -61,11 +64,11 @@ fn is_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
     assert_eq!(answer.get(head..), Some(body));
 }
 
-/// Writes the metrics of a machine whose domains report `driver` and `web`, twice: a domain cannot
-/// break a line, repeat a sample, or add names without end.
+/// Writes the metrics of a machine whose domains report `driver` and `web`, twice. Checks that a
+/// domain cannot break a line, repeat a sample, or add an unbounded number of names.
 ///
 /// # Panics
-/// If the text is not what a collector takes.
+/// If a collector would reject the text.
 pub fn hostile_counts(driver: &[u8], web: &[u8]) {
     let mut names = SeriesNames::default();
     for [driver, web] in [[driver, web], [web, driver]] {
@@ -81,12 +84,12 @@ pub fn hostile_counts(driver: &[u8], web: &[u8]) {
             took: Duration::from_millis(1),
         };
         for text in texts(&snapshot, &mut names) {
-            a_collector_takes(&text);
+            assert_valid_for_collector(&text);
         }
     }
 }
 
-fn a_collector_takes(text: &str) {
+fn assert_valid_for_collector(text: &str) {
     assert!(text.lines().count() < LINES_MAX, "{text}");
     assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text}");
     let mut series_set = BTreeSet::new();
@@ -100,6 +103,6 @@ fn a_collector_takes(text: &str) {
         assert!(is_ours, "{line}");
         let is_plain = series.chars().all(|c| matches!(c, ' '..='~') && c != '\\');
         assert!(is_plain && series.matches('"').count() % 2 == 0, "{line}");
-        assert!(series_set.insert(series), "twice: {line}");
+        assert!(series_set.insert(series), "repeated sample: {line}");
     }
 }

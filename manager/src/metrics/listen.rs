@@ -1,10 +1,10 @@
 //! Connections that read metrics: at most [`CONNECTIONS_MAX`] for each listener, each with one
-//! request of bounded length and a deadline. The socket serves root and the machine's user.
-//! Connections to the port, for which the kernel reports no user, do not use the socket's places.
+//! request of bounded length and a deadline. The socket serves root and the machine's user. The
+//! kernel reports no user for connections to the port, so the two listeners have separate limits.
 //!
-//! If no place is free, the connection that has waited longest without a complete request yields
-//! its place to a new connection at once. A connection that does not read its answer yields after
-//! [`UNREAD`].
+//! At the limit, a new connection immediately evicts the connection that has waited longest without
+//! a complete request. A connection that does not read its answer can be evicted after
+//! [`UNREAD_TIMEOUT`].
 
 use super::gather::GatherError;
 use super::request::{self, HttpRequest, REQUEST_MAX};
@@ -18,37 +18,39 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections of a listener at a time; further ones wait until one ends or yields.
+/// Maximum number of concurrent connections of a listener. Further connections wait until one is
+/// closed or evicted.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may leave its answer unread before it yields to a new connection.
-const UNREAD: Duration = Duration::from_millis(100);
-/// Time for a request to arrive, and for an answer to be read.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which a connection with an unread answer can be evicted.
+const UNREAD_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time limit for the receipt of a request, and for the delivery of an answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a listener's `accept` has failed.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct ScrapeListener {
     socket: OwnedFd,
-    /// The user with access, beside root; `None`: everyone who can connect.
+    /// The user with access, in addition to root. `None` grants access to every client.
     user: Option<u32>,
 }
 
 impl ScrapeListener {
-    /// Returns the listener of a path.
+    /// Returns the listener at a path.
     pub(crate) fn local(socket: OwnedFd, user: u32) -> Self {
         let user = Some(user);
         Self { socket, user }
     }
 
-    /// Returns the listener of a port of the loopback address.
+    /// Returns the listener at a port of the loopback address.
     pub(crate) fn on_loopback(socket: OwnedFd) -> Self {
         let user = None;
         Self { socket, user }
     }
 
-    /// Returns the next connection with access, if one waits.
+    /// Accepts the next connection. Returns `None` if no connection waits or if its user has no
+    /// access.
     fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(&self.socket, flags) {
@@ -57,7 +59,7 @@ impl ScrapeListener {
             Err(error) => return Err(error),
         };
         let may = self.user.is_none_or(|user| {
-            // Groups have rights at the control socket alone.
+            // Groups have rights only at the control socket.
             let right = |peer| access::of_client(&Access::default(), user, peer);
             ClientIdentity::of(&socket).and_then(right).is_some()
         });
@@ -72,10 +74,10 @@ struct ScrapeConnection {
     /// The number of its listener.
     listener: usize,
     input: Vec<u8>,
-    /// The answer, and the number of bytes sent.
+    /// The answer, followed by the number of sent bytes.
     output: Vec<u8>,
     sent: usize,
-    /// Time at which the connection was accepted, or its answer was started.
+    /// Time at which the connection was accepted, or at which its answer began.
     since: Instant,
     is_over: bool,
 }
@@ -93,16 +95,16 @@ impl ScrapeConnection {
         }
     }
 
-    /// Returns when the connection is closed.
-    fn until(&self) -> Instant {
-        self.since + PATIENCE
+    /// Returns the time at which the connection is closed.
+    fn deadline(&self) -> Instant {
+        self.since + CONNECTION_TIMEOUT
     }
 
-    /// Returns when it yields its place to a new connection.
-    fn yields(&self) -> Instant {
+    /// Returns the time from which a new connection may evict this one.
+    fn evictable_from(&self) -> Instant {
         match self.output.is_empty() {
             true => self.since,
-            false => self.since + UNREAD,
+            false => self.since + UNREAD_TIMEOUT,
         }
     }
 
@@ -113,7 +115,7 @@ impl ScrapeConnection {
         }
     }
 
-    /// Reads from the connection. Returns the known part of the request.
+    /// Reads from the connection. Returns the request once it is complete or invalid.
     fn receive(&mut self) -> Option<HttpRequest> {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
@@ -131,7 +133,7 @@ impl ScrapeConnection {
         None
     }
 
-    /// Begins to send the answer.
+    /// Starts to send the answer.
     fn answer(&mut self, answer: Vec<u8>) {
         self.input = Vec::new();
         self.output = answer;
@@ -139,7 +141,7 @@ impl ScrapeConnection {
         self.send();
     }
 
-    /// Sends until the socket is full.
+    /// Sends as much of the answer as the socket accepts.
     fn send(&mut self) {
         let rest = self.output.get(self.sent..).unwrap_or_default();
         match send(&self.socket, rest, SendFlags::NOSIGNAL) {
@@ -154,14 +156,14 @@ impl ScrapeConnection {
     }
 }
 
-/// A source that is ready, by its number.
+/// A socket that is ready, by its index.
 #[derive(Clone, Copy, Debug)]
 enum ReadySocket {
     Listener(usize),
     Connection(usize),
 }
 
-/// Serves until the main loop ends.
+/// Serves until the main loop exits.
 pub(crate) fn serve(
     listeners: &[ScrapeListener],
     mut text: impl FnMut(MetricFormat) -> Result<Arc<str>, GatherError>,
@@ -170,12 +172,12 @@ pub(crate) fn serve(
     let mut not_before = Instant::now();
     loop {
         let now = Instant::now();
-        connections.retain(|connection| !connection.is_over && now < connection.until());
+        connections.retain(|connection| !connection.is_over && now < connection.deadline());
         for ready in wait(listeners, &connections, not_before) {
             match ready {
                 ReadySocket::Connection(place) => {
                     if let Some(connection) = connections.get_mut(place)
-                        && see_to(connection, &mut text) == Err(GatherError::Gone)
+                        && serve_connection(connection, &mut text) == Err(GatherError::Gone)
                     {
                         return;
                     }
@@ -183,12 +185,13 @@ pub(crate) fn serve(
                 ReadySocket::Listener(place) => {
                     match listeners.get(place).map(ScrapeListener::accept) {
                         Some(Ok(Some(socket))) => {
-                            make_room(&mut connections, place);
+                            evict(&mut connections, place);
                             connections.push(ScrapeConnection::new(socket, place));
                         }
                         Some(Ok(None)) => {}
-                        // Out of descriptors, for example: it would be ready again at once.
-                        Some(Err(_)) => not_before = Instant::now() + PAUSE,
+                        // If the process is out of descriptors, for example, the listener remains
+                        // ready.
+                        Some(Err(_)) => not_before = Instant::now() + ACCEPT_PAUSE,
                         None => {}
                     }
                 }
@@ -197,26 +200,27 @@ pub(crate) fn serve(
     }
 }
 
-/// Returns the connection of a full listener that yields its place first, and when.
-fn first_to_yield(connections: &[ScrapeConnection], listener: usize) -> Option<(Instant, usize)> {
+/// Returns the connection that can be evicted first, with the time, if the listener is at its
+/// limit.
+fn next_eviction(connections: &[ScrapeConnection], listener: usize) -> Option<(Instant, usize)> {
     let own = connections.iter().enumerate();
     let own = own.filter(|(_, connection)| connection.listener == listener);
     let is_full = own.clone().count() >= CONNECTIONS_MAX;
-    let yields = own.map(|(place, connection)| (connection.yields(), place));
-    yields.min().filter(|_| is_full)
+    let evictable_from = own.map(|(place, connection)| (connection.evictable_from(), place));
+    evictable_from.min().filter(|_| is_full)
 }
 
-/// Closes the connection that yields its place to a new one, if no place is free.
-fn make_room(connections: &mut Vec<ScrapeConnection>, listener: usize) {
-    if let Some((at, place)) = first_to_yield(connections, listener)
+/// Evicts a connection if the listener is at its limit.
+fn evict(connections: &mut Vec<ScrapeConnection>, listener: usize) {
+    if let Some((at, place)) = next_eviction(connections, listener)
         && at <= Instant::now()
     {
         connections.remove(place);
     }
 }
 
-/// Waits until a source is ready, at most until the next deadline. Connections come first in the
-/// list. A listener is not polled before `not_before`, and only while it can accept a connection.
+/// Waits until a socket is ready, at most until the next deadline. Connections precede listeners in
+/// the list. Polls a listener from `not_before` on, and only while it can accept a connection.
 fn wait(
     listeners: &[ScrapeListener],
     connections: &[ScrapeConnection],
@@ -228,10 +232,10 @@ fn wait(
         (ReadySocket::Connection(place), fd, connection.waits_for())
     });
     let mut sources: Vec<_> = connected.collect();
-    let mut deadlines: Vec<Instant> = connections.iter().map(ScrapeConnection::until).collect();
+    let mut deadlines: Vec<Instant> = connections.iter().map(ScrapeConnection::deadline).collect();
     for (place, listener) in listeners.iter().enumerate() {
-        let yields = first_to_yield(connections, place).map(|(at, _)| at);
-        let from = yields.map_or(not_before, |at| at.max(not_before));
+        let evictable_from = next_eviction(connections, place).map(|(at, _)| at);
+        let from = evictable_from.map_or(not_before, |at| at.max(not_before));
         if now < from {
             deadlines.push(from);
             continue;
@@ -244,8 +248,8 @@ fn wait(
     link::wait_for(&sources, timeout_ns)
 }
 
-/// Reads from a connection, or sends to it.
-fn see_to(
+/// Receives from a connection, or sends the answer to it.
+fn serve_connection(
     connection: &mut ScrapeConnection,
     text: &mut impl FnMut(MetricFormat) -> Result<Arc<str>, GatherError>,
 ) -> Result<(), GatherError> {
@@ -253,15 +257,15 @@ fn see_to(
         connection.send();
         return Ok(());
     }
-    let Some(HttpRequest { wants, has_text }) = connection.receive() else {
+    let Some(HttpRequest { format, has_text }) = connection.receive() else {
         return Ok(());
     };
-    let answer = match wants.map(|format| (format, text(format))) {
+    let answer = match format.map(|format| (format, text(format))) {
         Err((status, why)) => request::sentence(status, why, has_text),
         Ok((format, Ok(text))) => request::answer("200 OK", format.content_type(), &text, has_text),
         Ok((_, Err(GatherError::Gone))) => return Err(GatherError::Gone),
         Ok((_, Err(GatherError::Late))) => {
-            let why = "the core has not answered in time\n";
+            let why = "the manager has not answered in time\n";
             request::sentence("503 Service Unavailable", why, has_text)
         }
         Ok((_, Err(GatherError::Refused(why)))) => {

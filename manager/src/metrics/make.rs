@@ -1,4 +1,4 @@
-//! Parts of families.
+//! Builds families and samples.
 
 use super::gather::Snapshot;
 use super::text::{MetricFamily, MetricSample, SamplePart};
@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Families(pub(super) Vec<(MetricFamily, Vec<MetricSample>)>);
 
-/// Every family, a line each: name, kind, help text.
+/// All families, one per line: name, kind, help text.
 const TABLE: &str = include_str!("families.txt");
 
 impl Families {
-    /// Adds a family of [`TABLE`]. A name ends in its unit, if it has one.
+    /// Adds a family of [`TABLE`]. A name ends with the unit, if the family has one.
     pub(super) fn add(&mut self, name: &'static str, samples: Vec<MetricSample>) {
         let row = TABLE
             .lines()
@@ -38,14 +38,17 @@ pub(super) fn sample<const N: usize>(
     labels: [(&'static str, &str); N],
     value: u64,
 ) -> MetricSample {
-    whole(labels, value.to_string())
+    counter_or_gauge(labels, value.to_string())
 }
 
 pub(super) fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> MetricSample {
-    whole(labels, (ns as f64 / 1e9).to_string())
+    counter_or_gauge(labels, (ns as f64 / 1e9).to_string())
 }
 
-fn whole<const N: usize>(labels: [(&'static str, &str); N], value: String) -> MetricSample {
+fn counter_or_gauge<const N: usize>(
+    labels: [(&'static str, &str); N],
+    value: String,
+) -> MetricSample {
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
     MetricSample(labels.into(), value, SamplePart::Whole)
 }

@@ -1,19 +1,19 @@
 //! Metrics for collectors: by HTTP at a socket beside the control socket, and optionally at a port
 //! of the loopback address.
 //!
-//! A thread serves them. It has the rights of a client of the control socket and requests its input
-//! there, so the main loop has one more client and never waits for it. Domains are asked at most
-//! once a second, however many collectors read.
+//! A separate thread serves them. It is a client of the control socket and requests its input
+//! there, so the main loop has one more client but never waits for it. The thread queries domains
+//! at most once a second, regardless of the number of collectors.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `listen` | connections: bounded in number, bytes and time |
 //! | `request` | HTTP requests and answers |
 //! | `gather` | status, audit, and each domain's statistics |
-//! | `families` | the metrics made of them |
+//! | `families` | the metrics |
 //! | `ports` | metrics of ports: queues to guests, tables of flows, firewall rules |
 //! | `vm` | metrics of virtual machines |
-//! | `make` | parts of families |
+//! | `make` | builds families and samples |
 //! | `names` | bounds on the names that a domain can introduce |
 //! | `text` | the two text formats |
 
@@ -40,27 +40,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 use text::{MetricFormat, MetricText};
 
-/// Age up to which an answer is reused.
-const FRESH: Duration = Duration::from_secs(1);
+/// Maximum age of an answer that is reused.
+const REUSE_AGE: Duration = Duration::from_secs(1);
 
 /// The listening sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    /// At a path.
+    /// Socket at a path.
     pub(crate) local: Option<OwnedFd>,
-    /// At a port of the loopback address.
+    /// Socket at a port of the loopback address.
     pub(crate) port: Option<OwnedFd>,
 }
 
-/// Metrics that are not served yet.
+/// The metrics before their thread starts.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     listeners: Vec<ScrapeListener>,
     source: MetricSource,
 }
 
-/// Returns metrics to serve, if there is a socket, and the main loop's end of their connection.
-/// `user` has access at the path, beside root.
+/// Returns the metrics and the main loop's end of their connection, or `None` without sockets.
+/// `user` has access to the socket at the path, in addition to root.
 pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
     let local = sockets.local.map(|fd| ScrapeListener::local(fd, user));
     let port = sockets.port.map(ScrapeListener::on_loopback);
@@ -68,11 +68,11 @@ pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics
     if listeners.is_empty() {
         return Ok(None);
     }
-    let (inside, outside) = UnixStream::pair()?;
-    inside.set_nonblocking(true)?;
-    outside.set_nonblocking(true)?;
-    let source = MetricSource::new(outside);
-    Ok(Some((Metrics { listeners, source }, inside)))
+    let (main_loop_end, metrics_end) = UnixStream::pair()?;
+    main_loop_end.set_nonblocking(true)?;
+    metrics_end.set_nonblocking(true)?;
+    let source = MetricSource::new(metrics_end);
+    Ok(Some((Metrics { listeners, source }, main_loop_end)))
 }
 
 impl Metrics {
@@ -89,14 +89,14 @@ impl Metrics {
     }
 }
 
-/// The source of the text.
+/// Produces the text of the metrics.
 #[derive(Debug)]
 struct MetricSource {
     scraper: Scraper,
     names: SeriesNames,
     last: Option<Last>,
-    /// Age up to which a text is reused.
-    fresh: Duration,
+    /// Maximum age of a text that is reused.
+    reuse_age: Duration,
 }
 
 /// The last answer.
@@ -112,19 +112,19 @@ impl MetricSource {
             scraper: Scraper::new(control),
             names: SeriesNames::default(),
             last: None,
-            fresh: FRESH,
+            reuse_age: REUSE_AGE,
         }
     }
 
-    /// Returns the text in a format, at most [`FRESH`] old.
+    /// Returns the text in a format, at most [`REUSE_AGE`] old.
     ///
     /// # Errors
-    /// The main loop does not answer, or refuses.
+    /// The main loop does not answer in time, or refuses the request.
     fn text(&mut self, format: MetricFormat) -> Result<Arc<str>, GatherError> {
         let last = match self
             .last
             .take()
-            .filter(|last| last.at.elapsed() < self.fresh)
+            .filter(|last| last.at.elapsed() < self.reuse_age)
         {
             Some(last) => last,
             None => {

@@ -1,14 +1,14 @@
-//! Names that domains choose: of ports, reasons and hops. A collector stores each name as long as
-//! its data, so the number of a domain's names is bounded.
+//! Names that domains choose, for ports, reasons and hops. A collector stores each name as long as
+//! its data, so the number of names of a domain is bounded.
 
 use super::make::Vifs;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of one kind for each domain. Further ones become [`OTHER`].
+/// Maximum number of names of one kind for each domain. Further names become [`OTHER`].
 const NAMES_MAX: usize = 64;
-/// Bytes of a name.
+/// Maximum bytes of a name.
 const BYTES_MAX: usize = 64;
-/// Stands for all further names.
+/// Name that replaces all further names.
 pub(crate) const OTHER: &str = "other";
 
 /// The names so far, by domain and kind.
@@ -16,7 +16,7 @@ pub(crate) const OTHER: &str = "other";
 pub(crate) struct SeriesNames(BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>);
 
 impl SeriesNames {
-    /// Adds up counts by shown name.
+    /// Returns the sums of the counts, by shown name.
     pub(crate) fn sums<'a>(
         &mut self,
         domain: &str,
@@ -32,7 +32,7 @@ impl SeriesNames {
         sums
     }
 
-    /// Returns the name, or [`OTHER`].
+    /// Returns the name, or [`OTHER`] if the name is invalid or exceeds the limit.
     pub(crate) fn shown<'a>(&mut self, domain: &str, kind: &'static str, name: &'a str) -> &'a str {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.len() > BYTES_MAX || !name.chars().all(is_plain) {
@@ -50,8 +50,8 @@ impl SeriesNames {
         name
     }
 
-    /// Returns the shown name of a port. The core knows guests' interfaces; other ports have names
-    /// of the domain's choice.
+    /// Returns the shown name of a port. The core knows the names of guests' interfaces; the domain
+    /// chooses the names of other ports.
     pub(super) fn port<'a>(&mut self, domain: &str, vifs: &Vifs, port: &'a str) -> &'a str {
         match vifs.contains(port) {
             true => port,
@@ -60,8 +60,8 @@ impl SeriesNames {
     }
 
     /// Drops the names of removed domains.
-    pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.0.retain(|domain, _| is_there(domain));
+    pub(crate) fn retain(&mut self, exists: impl Fn(&str) -> bool) {
+        self.0.retain(|domain, _| exists(domain));
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         assert!(shown.contains(OTHER));
         assert_eq!(names.shown("driver", "reason", "r1"), "r1");
         assert_eq!(names.shown("web", "reason", "r999"), "r999");
-        names.keep(|domain| domain != "driver");
+        names.retain(|domain| domain != "driver");
         assert_eq!(names.shown("driver", "reason", "r999"), "r999");
     }
 

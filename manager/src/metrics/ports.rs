@@ -1,4 +1,4 @@
-//! Metrics of ports: the queues to guests, the tables of flows, and the firewall rules.
+//! Metrics of ports: queues to guests, flow tables, and firewall rules.
 
 use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
@@ -7,7 +7,7 @@ use super::text::MetricSample;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Object of a port's counters, key in it, and metric.
+/// The object in a port's counters, the key in the object, and the metric.
 const METRICS: [(&str, &str, &str); 7] = [
     ("egress_queue", "frames", "grantway_queue_frames"),
     ("egress_queue", "bytes", "grantway_queue_bytes"),
@@ -18,14 +18,14 @@ const METRICS: [(&str, &str, &str); 7] = [
     ("flows", "refused", "grantway_flows_refused"),
 ];
 
-/// Key of a rule's counters, and metric.
+/// The key in a rule's counters, and the metric.
 const RULE_METRICS: [(&str, &str); 2] = [
     ("frames", "grantway_rule_frames"),
     ("bytes", "grantway_rule_bytes"),
 ];
 
-/// Adds each port's metrics. Ports with the same shown name are added up; of times the longest
-/// counts.
+/// Adds each port's metrics. Ports with the same shown name share one sample: the sum of their
+/// counts, or the longest of their times.
 pub(super) fn add(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     let vifs = vifs_of(snapshot);
     for (object, key, metric) in METRICS {
@@ -54,7 +54,7 @@ pub(super) fn add(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Famili
     }
 }
 
-/// Returns a counter of each rule of each port.
+/// Returns the counter `key` of each rule of each port.
 fn rules(snapshot: &Snapshot, names: &mut SeriesNames, key: &str) -> Vec<MetricSample> {
     let vifs = vifs_of(snapshot);
     let mut samples = Vec::new();

@@ -3,9 +3,9 @@
 use super::text::MetricFormat;
 use httparse::{EMPTY_HEADER, Request, Status};
 
-/// Bytes of a request.
+/// Maximum bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 8 * 1024;
-/// Headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
 /// A request.
@@ -13,18 +13,18 @@ const HEADERS_MAX: usize = 64;
 pub(crate) struct HttpRequest {
     /// The requested format of the metrics, or the status and text of the answer to an invalid
     /// request.
-    pub(crate) wants: Result<MetricFormat, (&'static str, &'static str)>,
+    pub(crate) format: Result<MetricFormat, (&'static str, &'static str)>,
     /// Whether the answer has a body; the answer to `HEAD` has none.
     pub(crate) has_text: bool,
 }
 
-/// Parses a request; `None` if it is incomplete.
+/// Parses a request. Returns `None` if it is incomplete.
 pub(crate) fn read(bytes: &[u8]) -> Option<HttpRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let parsed = request.parse(bytes);
     let has_text = request.method != Some("HEAD");
-    let answered = |wants| Some(HttpRequest { wants, has_text });
+    let answered = |format| Some(HttpRequest { format, has_text });
     let refused = |status, why| answered(Err((status, why)));
     match parsed {
         Ok(Status::Complete(_)) => {}
@@ -33,12 +33,12 @@ pub(crate) fn read(bytes: &[u8]) -> Option<HttpRequest> {
             let status = "431 Request Header Fields Too Large";
             return refused(status, "the request is too long\n");
         }
-        Err(_) => return refused("400 Bad Request", "this is no HTTP request\n"),
+        Err(_) => return refused("400 Bad Request", "this is not an HTTP request\n"),
     }
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     if !matches!(request.method, Some("GET" | "HEAD")) {
-        return refused("405 Method Not Allowed", "write GET\n");
+        return refused("405 Method Not Allowed", "use GET\n");
     }
     if path != "/metrics" {
         return refused("404 Not Found", "metrics are at /metrics\n");
@@ -82,10 +82,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_distinguished() {
+    fn requests_are_parsed() {
         let metrics = |format, has_text| {
-            let wants = Ok(format);
-            Some(HttpRequest { wants, has_text })
+            let format = Ok(format);
+            Some(HttpRequest { format, has_text })
         };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         for (request, expected) in [
@@ -129,8 +129,8 @@ mod tests {
 
     /// Returns the status of a rejected request, and whether its answer has a text.
     fn refused(request: &str) -> (&'static str, bool) {
-        let HttpRequest { wants, has_text } = read(request.as_bytes()).unwrap();
-        let (status, why) = wants.unwrap_err();
+        let HttpRequest { format, has_text } = read(request.as_bytes()).unwrap();
+        let (status, why) = format.unwrap_err();
         assert!(why.ends_with('\n'), "{why}");
         (status.split(' ').next().unwrap(), has_text)
     }

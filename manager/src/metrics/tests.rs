@@ -1,4 +1,4 @@
-//! Tests from a connection to the text and back.
+//! Tests of the whole module, from the connection to the text.
 
 use super::gather::tests::{AUDIT, DRIVER, GUEST, STATUS, main_loop};
 use super::*;
@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// The page about metrics.
-const PAGE: &str = include_str!("../../../docs/metrics.md");
+/// The documentation of the metrics.
+const DOCUMENTATION: &str = include_str!("../../../docs/metrics.md");
 
 fn snapshot(driver: &str) -> Snapshot {
     let json = |text| serde_json::from_str(text).unwrap();
@@ -30,7 +30,7 @@ fn texts() -> [Arc<str>; 2] {
     super::texts(&snapshot(DRIVER), &mut SeriesNames::default())
 }
 
-/// Returns the lines of a text that have a value.
+/// Returns the sample lines of a text.
 fn samples(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.starts_with('#'))
 }
@@ -93,24 +93,24 @@ fn promtool_accepts_the_text() {
 }
 
 #[test]
-fn the_page_lists_exactly_the_families() {
+fn the_documentation_lists_exactly_the_families() {
     let families = families::all(&snapshot(DRIVER), &mut SeriesNames::default());
     let suffix = |family: &text::MetricFamily| match family.kind {
         "counter" => "_total",
         _ => "",
     };
-    let there: BTreeSet<String> = families
+    let defined: BTreeSet<String> = families
         .0
         .iter()
         .map(|(family, _)| format!("{}{}", family.name, suffix(family)))
         .collect();
-    let named: BTreeSet<String> = PAGE
+    let documented: BTreeSet<String> = DOCUMENTATION
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .map(|name| name.split('{').next().unwrap_or_default().to_owned())
         .filter(|name| name.starts_with("grantway_"))
         .collect();
-    assert_eq!(there, named);
+    assert_eq!(defined, documented);
     for (family, _) in &families.0 {
         if let Some(unit) = family.unit {
             assert!(family.name.ends_with(unit), "{}", family.name);
@@ -118,9 +118,9 @@ fn the_page_lists_exactly_the_families() {
     }
 }
 
-/// A hostile domain can neither break a line nor add series without bound.
+/// A hostile domain cannot break a line or add an unbounded number of series.
 #[test]
-fn a_hostile_domain_affects_only_its_own_samples() {
+fn a_hostile_domain_affects_only_its_samples() {
     let mut names = SeriesNames::default();
     let mut series = BTreeSet::new();
     for round in 0..20 {
@@ -156,7 +156,7 @@ fn a_hostile_domain_affects_only_its_own_samples() {
 }
 
 /// Serves the metrics of a fictitious machine at a path.
-fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
+fn serve_at(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let path = dir.join("x.metrics");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -179,7 +179,7 @@ fn get(path: &Path, request: &str) -> String {
 #[test]
 fn both_formats_are_served_by_http() {
     let dir = tempfile::tempdir().unwrap();
-    let path = served(dir.path(), &[]);
+    let path = serve_at(dir.path(), &[]);
     let plain = get(&path, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(plain.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"));
     let open = "Accept: application/openmetrics-text; version=1.0.0\r\n";
@@ -203,11 +203,12 @@ fn both_formats_are_served_by_http() {
     assert!(get(&path, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
 }
 
-/// A client that sends nothing, or half a request, or reads no answer, delays no other client.
+/// A client that sends nothing or half a request, or does not read its answer, delays no other
+/// client.
 #[test]
 fn slow_clients_delay_no_others() {
     let dir = tempfile::tempdir().unwrap();
-    let path = served(dir.path(), &[]);
+    let path = serve_at(dir.path(), &[]);
     let silent: Vec<UnixStream> = (0..10)
         .map(|n| {
             let mut stream = UnixStream::connect(&path).unwrap();
@@ -223,11 +224,11 @@ fn slow_clients_delay_no_others() {
     drop(silent);
 }
 
-/// With more connections than places, those without a whole request yield at once.
+/// Beyond the limit, connections without a complete request are evicted immediately.
 #[test]
-fn connections_without_a_request_yield() {
+fn connections_without_a_request_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
-    let path = served(dir.path(), &[]);
+    let path = serve_at(dir.path(), &[]);
     let many: Vec<UnixStream> = (0..100)
         .map(|n| {
             let mut stream = UnixStream::connect(&path).unwrap();
@@ -241,7 +242,7 @@ fn connections_without_a_request_yield() {
         let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    // A connection that did not yield would keep its place for 5 s.
+    // A connection that was not evicted would count for 5 s.
     assert!(
         began.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -251,11 +252,11 @@ fn connections_without_a_request_yield() {
 }
 
 #[test]
-fn concurrent_readers_share_one_gathering() {
+fn concurrent_readers_share_one_snapshot() {
     let (scraper, requests) = main_loop(&[]);
     let mut source = source();
     source.scraper = scraper;
-    source.fresh = Duration::from_secs(600);
+    source.reuse_age = Duration::from_secs(600);
     let first = source.text(MetricFormat::OpenMetrics).unwrap();
     let again = source.text(MetricFormat::OpenMetrics).unwrap();
     source.text(MetricFormat::Text).unwrap();

@@ -1,9 +1,9 @@
 //! The two text formats that collectors read.
 //!
-//! They differ in the names of counters, in units, and in the last line. The older format has only
-//! the three types here, so both formats use only these. node_exporter and `promtool check metrics`
-//! read the older one; `prometheus-client`, the Prometheus project's crate, writes only the newer
-//! one.
+//! The formats differ in the names of counters, in units, and in the last line. Both use only types
+//! that the older format has: counters, gauges and histograms. node_exporter and `promtool check
+//! metrics` read the older format; `prometheus-client`, the Prometheus project's crate, writes only
+//! the newer one.
 
 use std::fmt::{self, Write as _};
 
@@ -17,7 +17,7 @@ pub(crate) enum MetricFormat {
 }
 
 impl MetricFormat {
-    /// Returns the content type of HTTP.
+    /// Returns the HTTP content type.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -26,12 +26,12 @@ impl MetricFormat {
     }
 }
 
-/// A family of metrics. A name ends in its unit, if it has one.
+/// A family of metrics. The name ends with the unit, if the family has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetricFamily {
     /// `counter`, `gauge` or `histogram`.
     pub(crate) kind: &'static str,
-    /// Without the `_total` of a counter.
+    /// The name, without the suffix `_total` of a counter.
     pub(crate) name: &'static str,
     pub(crate) unit: Option<&'static str>,
     /// The help text, without quotes and line breaks.
@@ -47,18 +47,18 @@ pub(crate) struct MetricSample(
 );
 
 impl MetricSample {
-    /// Returns the same value as another part.
+    /// Returns the same value for another part of the family.
     pub(super) fn of(self, part: SamplePart) -> Self {
         Self(self.0, self.1, part)
     }
 }
 
-/// The part of its family that a sample is.
+/// The role of a sample in its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SamplePart {
     /// The value of a counter or a gauge.
     Whole,
-    /// A bucket of a histogram, whose last label is the bound [`LE`].
+    /// A bucket of a histogram. The last label is the bound, [`LE`].
     Bucket,
     /// The sum of a histogram's values.
     Sum,
@@ -69,7 +69,7 @@ pub(crate) enum SamplePart {
 /// The label of a bucket's bound.
 pub(crate) const LE: &str = "le";
 
-/// A text that is being written.
+/// A writer of the text.
 #[derive(Debug)]
 pub(crate) struct MetricText {
     format: MetricFormat,
@@ -190,7 +190,7 @@ mod tests {
             &[
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
-                // A whole number of seconds has a decimal point.
+                // A whole number of seconds is written without a decimal point.
                 MetricSample(vec![label("domain", "d")], "2".to_owned(), SamplePart::Sum),
                 MetricSample(
                     vec![label("domain", "d")],
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn open_metrics() {
+    fn open_metrics_has_units_and_an_end_line() {
         let expected = r#"# HELP x_bytes Bytes.
 # TYPE x_bytes counter
 # UNIT x_bytes bytes
@@ -224,7 +224,7 @@ x_wait_seconds_count{domain="d"} 5
     }
 
     #[test]
-    fn the_older_format() {
+    fn the_older_format_has_no_units() {
         let expected = r#"# HELP x_bytes_total Bytes.
 # TYPE x_bytes_total counter
 x_bytes_total{domain="a\"b\\c\nd",port="p"} 7

@@ -4,7 +4,8 @@ use super::gather::Snapshot;
 use super::make::{Families, sample};
 use serde_json::Value;
 
-/// Interfaces of a domain that are shown: a hostile domain invents others.
+/// Maximum number of interfaces of a domain. Bounds the samples of a hostile domain, which may
+/// report any number.
 const INTERFACES_MAX: u32 = 8;
 const FAMILIES: [(&str, &str); 4] = [
     ("grantway_vm_connected", "vm_connected"),
@@ -19,7 +20,7 @@ pub(super) fn add(snapshot: &Snapshot, all: &mut Families) {
         let mut samples = Vec::new();
         for (domain, stat) in &snapshot.stats {
             for number in (0..INTERFACES_MAX).map(|number| number.to_string()) {
-                // The first of several queues counts for all.
+                // If the interface has several queues, the first reports for all.
                 let endpoint =
                     |queue| stat.pointer(&format!("/vifs/{number}{queue}/endpoint/{key}"));
                 let value = endpoint("").or_else(|| endpoint(".0"));

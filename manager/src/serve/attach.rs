@@ -1,20 +1,20 @@
 //! Attaches guests: a guest is added completely, or not at all.
 //!
-//! | step | kept for the next manager | if it fails |
+//! | step | written for the next manager | if it fails |
 //! |---|---|---|
-//! | the section is checked; the guest gets a place | the guest, as joining | nothing was done |
-//! | netd opens its devices; the core builds and connects it | | the guest is removed |
-//! | its ports get slots in the workers' windows and enter their descriptions | the ports | the guest is removed |
-//! | its process is started, and the workers add the ports | | the guest is removed |
-//! | it runs, and all its connections are up | that it is a member | |
+//! | the manager checks the section | the guest, as joining | the machine is unchanged |
+//! | netd opens its devices; the core builds and connects the guest | | the guest is removed |
+//! | the manager adds its ports to the workers' descriptions | the ports | the guest is removed |
+//! | the core starts the guest's process, and the workers add the ports | | the guest is removed |
+//! | the guest runs, and all its connections are up | the guest, as member | |
 //!
-//! The next manager removes guests that it finds joining. Every step is [`step()`]'s, as for any
-//! other domain.
+//! The next manager removes guests that are still joining. As for any other domain, [`step()`]
+//! determines every request.
 //!
 //! [`step()`]: crate::life::step()
 
 use super::ManagerServer;
-use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
+use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin};
 use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
@@ -28,22 +28,22 @@ use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
 
 impl ManagerServer<'_> {
-    /// Whether a domain is a guest that was attached.
+    /// Returns whether a domain is a guest that was attached.
     pub(super) fn is_attached(&self, name: &str) -> bool {
         let live = self.state.spec().live();
         live.is_some_and(|live| live.attached.contains_key(name))
     }
 
     /// Begins to attach a guest for a client. If a guest of the same name is being detached, the
-    /// attach waits until it is removed: its namespace may have been deleted and created again.
+    /// attach waits for its removal: its namespace may have been deleted and created again.
     pub(super) fn attach_for(&mut self, id: u64, guest: Setting, now: u64) -> Result<(), String> {
         let name = state::name_of(&guest).unwrap_or_default().to_owned();
-        if self.is_leaving(&name) {
-            let until_ns = Some(now.saturating_add(EDIT_NS));
+        if self.is_detaching(&name) {
+            let until_ns = Some(now.saturating_add(EDIT_TIMEOUT_NS));
             self.wait_until(id, ClientWait::Free(guest), until_ns);
             return Ok(());
         }
-        if self.is_coming(&name) {
+        if self.is_attaching(&name) {
             return Err(format!("guest {name} is being attached by another request"));
         }
         if self.is_attached(&name) && self.state.spec().saved_guest(&name).is_none() {
@@ -56,10 +56,10 @@ impl ManagerServer<'_> {
 
     /// Attaches guests whose clients waited for the removal of a guest of the same name.
     pub(super) fn attach_freed(&mut self, now: u64) {
-        let is_leaving =
-            |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_leaving(name));
+        let is_detaching =
+            |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_detaching(name));
         let is_due = |(&id, client): (&u64, &Client)| match &client.waits {
-            ClientWait::Free(guest) if !is_leaving(guest) => Some((id, guest.clone())),
+            ClientWait::Free(guest) if !is_detaching(guest) => Some((id, guest.clone())),
             _ => None,
         };
         let due: Vec<_> = self.clients.iter().filter_map(is_due).collect();
@@ -82,12 +82,12 @@ impl ManagerServer<'_> {
         let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
         if origin != EditOrigin::Before {
-            // This guest takes the place of the one that was to return.
-            self.forget_saved_guest(&name);
+            // This guest replaces the saved guest of the same name.
+            self.remove_saved_guest(&name);
         }
-        if let Err(CoreError { why, .. }) = self.keep() {
+        if let Err(CoreError { why, .. }) = self.store_state() {
             self.forget(&name);
-            return Err(format!("the core cannot keep the state: {why}"));
+            return Err(format!("the core cannot store the state: {why}"));
         }
         self.wait_for_change(origin);
         let edit = Edit {
@@ -103,11 +103,11 @@ impl ManagerServer<'_> {
         Ok(())
     }
 
-    /// Returns the user who has asked for a guest; `None` if files name it.
+    /// Returns the user who requested a guest, or `None` if a file describes it.
     fn user_of(&self, origin: EditOrigin, name: &str) -> Option<u32> {
         match origin {
             EditOrigin::Client(id) => self.clients.get(&id)?.user,
-            EditOrigin::Reload => self.reload.as_ref()?.course.user(),
+            EditOrigin::Reload => self.reload.as_ref()?.progress.user(),
             EditOrigin::Before => self.state.spec().saved_guest(name)?.origin.user,
         }
     }
@@ -120,7 +120,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Connects a new guest to the workers. Returns the calls that have them add its ports.
+    /// Connects a new guest to the workers. Returns the calls by which the workers add its ports.
     pub(super) fn connect_guest(
         &mut self,
         place: usize,
@@ -131,22 +131,23 @@ impl ManagerServer<'_> {
         let frontend = frontend.ok_or("the domain was not built".to_owned())?;
         let domain = self.state.domain(place);
         let name = domain.map_or_else(String::new, |domain| domain.name.clone());
-        let returns = self.state.spec().saved_guest(&name).is_some();
+        let is_reattached = self.state.spec().saved_guest(&name).is_some();
         let handles = vifs.values().map(Vec::len).max().unwrap_or_default();
         // The guest numbers its connections in this order.
         for handle in 0..handles {
             for (&worker, vifs) in &mut vifs {
                 let backend = self.state.id(worker);
                 let connect = CoreRequest::Connect {
-                    backend: backend.ok_or("there is no driver domain".to_owned())?,
+                    backend: backend.ok_or("the machine has no driver domain".to_owned())?,
                     frontend,
                     handle: handle as u16,
                 };
                 let done = self.core.ask(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
                     vif.conn = (done.value >> 32) as u32;
-                    // Other stations may have sent queries for its addresses while it was absent.
-                    vif.announces |= returns;
+                    // Other stations may have sent queries for the guest's addresses during its
+                    // absence.
+                    vif.announces |= is_reattached;
                 }
             }
         }
@@ -155,32 +156,32 @@ impl ManagerServer<'_> {
         Ok(calls)
     }
 
-    /// Carries on with returns, reloads and waiting clients, and drives all domains.
+    /// Continues reattachments, reloads and edits of waiting clients, and drives all domains.
     pub(super) fn change(&mut self, now: u64) {
-        if !self.restarts_now() {
+        if !self.can_restart() {
             return self.drive(now);
         }
         self.reattach_saved_guests(now);
-        // The reports of the previous step were taken after it ended.
+        // The next step may begin: the reports about the previous step have been received.
         self.reload_turn(now);
         self.nics_opened(now);
         self.drive(now);
         self.answer_restarted(now);
         self.attach_freed(now);
-        self.note(now);
+        self.try_store_state(now);
     }
 
-    /// Records that a domain is up for the first time: an attached guest is a member of the machine
-    /// from now on, also for the next manager.
+    /// Records that a domain is up for the first time. An attached guest is then a member of the
+    /// machine, also for the next manager.
     pub(super) fn is_up(&mut self, place: usize, name: &str, now: u64) {
-        if !self.is_coming(name) {
+        if !self.is_attaching(name) {
             return;
         }
         self.state
             .edit_guest(name, |guest| guest.is_changing = false);
-        self.kept.look_again();
-        if let Err(CoreError { why, .. }) = self.keep() {
-            return self.fail(name, format!("the core cannot keep the state: {why}"));
+        self.journal.mark_restarts_stale();
+        if let Err(CoreError { why, .. }) = self.store_state() {
+            return self.fail(name, format!("the core cannot store the state: {why}"));
         }
         let Some(edit) = self.end_edit(name) else {
             return;
@@ -189,7 +190,7 @@ impl ManagerServer<'_> {
             return;
         };
         if edit.origins.contains(&(EditOrigin::Before, None)) {
-            self.forget_saved_guest(name);
+            self.remove_saved_guest(name);
         }
         let line = format!("{name}: attached");
         self.log.line(Level::Info, "grantwayd", &line);
@@ -197,10 +198,10 @@ impl ManagerServer<'_> {
             let line = format!("{name}: {warning}");
             self.log.line(Level::Warning, "grantwayd", &line);
         }
-        let returns = format!("guest {name} does not come back");
+        let warning_outcome = format!("guest {name} is not reattached");
         let warnings = warnings
             .into_iter()
-            .chain(self.state_file.warning(&returns));
+            .chain(self.state_file.warning(&warning_outcome));
         let attached = Attached {
             domain: name.to_owned(),
             id: self.state.id(place).map_or(0, |id| id.0),
@@ -213,7 +214,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Fails the attach of a guest: removes it, and answers why when that is done.
+    /// Fails the attach of a guest: removes the guest, and answers the requesters afterwards.
     pub(super) fn fail(&mut self, name: &str, why: String) {
         if let Some(edit) = self.edits.get_mut(name) {
             for (_, error) in &mut edit.origins {
@@ -224,7 +225,7 @@ impl ManagerServer<'_> {
     }
 }
 
-/// Returns the present configuration, which is parsed when it is first asked for.
+/// Returns the present configuration. Parses it at the first call.
 pub(super) fn live_config<'a>(
     known: &'a mut Option<LiveConfig>,
     spec: &MachineSpec,

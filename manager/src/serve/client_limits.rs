@@ -1,7 +1,7 @@
-//! Places at the control socket: the number of clients that are served at a time, by user.
+//! Limits of concurrent clients of the control socket, by user.
 //!
-//! Root and the machine's user have places that no other user can take. Every other user has a
-//! bounded number of places. A client without a pending request yields its place to a new client.
+//! Root and the machine's user have a limit that clients of other users do not affect. Every other
+//! user has a separate limit. At a limit, a new client evicts a client without a pending request.
 
 use super::requests::refusal;
 use super::{Deadline, ManagerServer};
@@ -11,26 +11,28 @@ use rustix::io::Errno;
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// Clients of root and the machine's user; further ones wait in the listener's queue.
+/// Maximum number of clients of root and the machine's user. Further clients wait in the listener's
+/// queue.
 const OWNERS_MAX: usize = 32;
-/// Clients of one other user; the server refuses further ones.
+/// Maximum number of clients of one other user. The server refuses further clients.
 const USER_MAX: usize = 32;
-/// Clients of all other users.
+/// Maximum number of clients of all other users together.
 const OTHERS_MAX: usize = 64;
-/// Connections that a turn accepts; at most one of them has a right.
-const ACCEPTS: usize = 32;
-/// Pause after an `accept` that failed, for example because no descriptor was free.
-const PAUSE_NS: u64 = 100_000_000;
+/// Maximum number of connections that one turn accepts. At most one of them is from a client with a
+/// right.
+const ACCEPTS_PER_TURN: usize = 32;
+/// Pause after a failed `accept`, for example because no descriptor was free.
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
-/// Where a new client is served.
+/// Admission of a new client.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
-    /// At a free place.
+enum Admission {
+    /// Fewer clients than the limit: the new client is added.
     Free,
-    /// In the place of this client, whose connection is closed.
-    Of(u64),
-    /// Nowhere: every place serves a request.
-    Nowhere,
+    /// The server closes the connection of this client and adds the new one.
+    Evict(u64),
+    /// All clients within the limit have pending requests: the server refuses the new client.
+    Refused,
 }
 
 impl ManagerServer<'_> {
@@ -42,17 +44,17 @@ impl ManagerServer<'_> {
     fn clients_of(&self, owners: bool) -> impl Iterator<Item = (&u64, &Client)> {
         let clients = self.clients.iter();
         clients.filter(move |(_, client)| {
-            let user = client.user.filter(|_| !client.stays);
+            let user = client.user.filter(|_| !client.is_internal);
             user.is_some_and(|user| self.is_owner(user) == owners)
         })
     }
 
-    /// Whether root and the machine's user have no free place.
+    /// Returns whether root and the machine's user are at their limit.
     pub(super) fn is_full(&self) -> bool {
         self.clients_of(true).count() >= OWNERS_MAX
     }
 
-    /// Whether this client's user has no free place.
+    /// Returns whether this client's user is at the limit.
     pub(super) fn is_full_for(&self, id: u64) -> bool {
         let user = self.clients.get(&id).and_then(|client| client.user);
         match user {
@@ -66,18 +68,18 @@ impl ManagerServer<'_> {
         clients.filter(|(_, it)| it.user == Some(user)).count()
     }
 
-    /// Returns the time from which an owner's place is free, or can be; `None` while all of them
-    /// have a request under way.
-    pub(super) fn place_ns(&self) -> Option<u64> {
+    /// Returns the time from which the server can accept a client of root or the machine's user.
+    /// Returns `None` while all clients within the limit have pending requests.
+    pub(super) fn accept_from_ns(&self) -> Option<u64> {
         match self.is_full() {
             false => Some(0),
-            true => Some(first_to_yield(self.clients_of(true))?.0),
+            true => Some(next_eviction(self.clients_of(true))?.0),
         }
     }
 
-    /// Whether the server accepts clients now.
+    /// Returns whether the server accepts clients now.
     pub(super) fn accepts(&self, now: u64) -> bool {
-        let has_place = self.place_ns().is_some_and(|at| at <= now);
+        let has_place = self.accept_from_ns().is_some_and(|at| at <= now);
         has_place && !self.deadlines.has(&Deadline::Accept)
     }
 
@@ -90,9 +92,9 @@ impl ManagerServer<'_> {
         self.next_client += 1;
     }
 
-    /// Accepts one client, if one waits, and closes connections before it that have no right.
+    /// Accepts one client, if one waits. Closes connections of users without a right.
     pub(super) fn accept(&mut self, now: u64) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..ACCEPTS_PER_TURN {
             match self.next_connection() {
                 Ok(Some(stream)) => {
                     if let Some((right, user)) = self.right_of(&stream) {
@@ -101,14 +103,14 @@ impl ManagerServer<'_> {
                 }
                 Ok(None) => return,
                 Err(_) => {
-                    let until_ns = now.saturating_add(PAUSE_NS);
+                    let until_ns = now.saturating_add(ACCEPT_PAUSE_NS);
                     return self.deadlines.set(Deadline::Accept, until_ns);
                 }
             }
         }
     }
 
-    /// Returns the connection that waits first; `None` if none waits.
+    /// Returns the first waiting connection, or `None` if none waits.
     fn next_connection(&self) -> io::Result<Option<UnixStream>> {
         let accepted = self.socket.accept().and_then(|(stream, _)| {
             stream.set_nonblocking(true)?;
@@ -123,50 +125,50 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Returns what a client may do, and its user; `None` if it has no right.
+    /// Returns the right of a client, and its user. Returns `None` if it has no right.
     fn right_of(&self, stream: &UnixStream) -> Option<(Right, u32)> {
         let peer = ClientIdentity::of(stream)?;
         let right = access::of_client(&self.state.access, self.user, peer)?;
         Some((right, peer.user()))
     }
 
-    /// Gives a new client a place, or refuses it.
+    /// Adds a new client, or refuses it because of a limit.
     fn admit(&mut self, mut client: Client, now: u64) {
-        match self.place_for(client.user.unwrap_or_default(), now) {
-            Place::Free => {}
-            Place::Of(id) => {
+        match self.admission_of(client.user.unwrap_or_default(), now) {
+            Admission::Free => {}
+            Admission::Evict(id) => {
                 self.deadlines.set(Deadline::Client(id), None);
                 self.clients.remove(&id);
             }
-            Place::Nowhere => {
-                let why = "too many requests of this user's are under way: try again later";
+            Admission::Refused => {
+                let why = "this user has too many pending requests: try again later";
                 return client.answer(&refusal(why.to_owned()), now);
             }
         }
         self.insert_client(client);
     }
 
-    fn place_for(&self, user: u32, now: u64) -> Place {
+    fn admission_of(&self, user: u32, now: u64) -> Admission {
         let owner = self.is_owner(user);
         let own = |(_, client): &(&u64, &Client)| client.user == Some(user);
-        let yields = match owner {
-            true if !self.is_full() => return Place::Free,
-            true => first_to_yield(self.clients_of(true)),
+        let eviction = match owner {
+            true if !self.is_full() => return Admission::Free,
+            true => next_eviction(self.clients_of(true)),
             false if self.count_of(user) >= USER_MAX => {
-                first_to_yield(self.clients_of(false).filter(own))
+                next_eviction(self.clients_of(false).filter(own))
             }
-            false if self.clients_of(false).count() < OTHERS_MAX => return Place::Free,
-            false => first_to_yield(self.clients_of(false)),
+            false if self.clients_of(false).count() < OTHERS_MAX => return Admission::Free,
+            false => next_eviction(self.clients_of(false)),
         };
-        match yields {
-            Some((at, id)) if at <= now => Place::Of(id),
-            _ => Place::Nowhere,
+        match eviction {
+            Some((at, id)) if at <= now => Admission::Evict(id),
+            _ => Admission::Refused,
         }
     }
 }
 
-/// Returns the time at which the first of these clients yields its place, and that client.
-fn first_to_yield<'a>(clients: impl Iterator<Item = (&'a u64, &'a Client)>) -> Option<(u64, u64)> {
-    let yields = |(&id, client): (&u64, &Client)| Some((client.yields_ns()?, id));
-    clients.filter_map(yields).min()
+/// Returns the client that can be evicted first, and the time from which it can be.
+fn next_eviction<'a>(clients: impl Iterator<Item = (&'a u64, &'a Client)>) -> Option<(u64, u64)> {
+    let eviction = |(&id, client): (&u64, &Client)| Some((client.evictable_from_ns()?, id));
+    clients.filter_map(eviction).min()
 }

@@ -1,8 +1,9 @@
-//! Detaches guests: the process ends, the workers release the guest's ports, and the core forgets
-//! the guest when no domain has a page of it any longer. The next manager can repeat each step.
+//! Detaches guests: the core kills the process, the workers release the guest's ports, and the core
+//! forgets the guest once no other domain has one of its pages. The next manager can repeat each
+//! step.
 
 use super::attach::live_config;
-use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
+use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin};
 use super::{Deadline, ManagerServer};
 use crate::build;
 use abi::journal::Level;
@@ -10,35 +11,35 @@ use abi::machine::{BEING_DETACHED, Detached};
 use shmem::time::monotonic_ns;
 
 impl ManagerServer<'_> {
-    /// Begins to detach a guest. The requester gets its answer when the guest has been removed
+    /// Begins to detach a guest. The requester receives the answer when the guest has been removed
     /// completely.
     pub(super) fn detach_for(&mut self, origin: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
         let is_saved = self.state.spec().saved_guest(name).is_some();
-        self.forget_saved_guest(name);
+        self.remove_saved_guest(name);
         if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
-            self.note(now);
+            self.try_store_state(now);
             self.changed(origin, &self.detached(name, 0), now);
             return Ok(());
         }
         live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
-        match self.is_coming(name) {
+        match self.is_attaching(name) {
             true => self.fail(name, "it was detached before it was up".into()),
             false => self.begin_detach(name, "detached"),
         }
         if let Some(edit) = self.edits.get_mut(name) {
             edit.origins.push((origin, None));
-            let due_ns = edit.began_ns.saturating_add(EDIT_NS);
+            let due_ns = edit.began_ns.saturating_add(EDIT_TIMEOUT_NS);
             self.deadlines.set(Deadline::Edit(name.to_owned()), due_ns);
         }
         self.wait_for_change(origin);
         Ok(())
     }
 
-    /// Whether a request to detach this guest is under way, and its client still waits.
+    /// Returns whether another requester waits for the detach of this guest.
     fn is_detached_for_another(&self, name: &str) -> bool {
         let edit = self.edits.get(name);
         let edit = edit.filter(|edit| matches!(edit.kind, EditKind::Detach));
@@ -51,36 +52,38 @@ impl ManagerServer<'_> {
         edit.is_some_and(|edit| edit.origins.iter().any(asks))
     }
 
-    /// Returns the answer to a request to detach a guest. The answer contains a warning if the
-    /// state file still contains the guest.
+    /// Returns the answer to a detach. It contains a warning if the state file still contains the
+    /// guest.
     fn detached(&self, name: &str, took_ns: u64) -> Detached {
         Detached {
             domain: name.to_owned(),
             took_ns,
-            warning: self.state_file.warning(&format!("guest {name} comes back")),
+            warning: self
+                .state_file
+                .warning(&format!("guest {name} is reattached")),
         }
     }
 
-    /// Removes the guests that an earlier manager has left joining or leaving.
-    pub(super) fn take_back(&mut self) {
+    /// Removes the guests whose attach or detach an earlier manager did not complete.
+    pub(super) fn remove_incomplete_guests(&mut self) {
         let spec = self.state.spec();
         let names: Vec<String> = spec.changing().cloned().collect();
         for name in names {
-            self.begin_detach(&name, "its manager has ended");
+            self.begin_detach(&name, "its manager has exited");
         }
     }
 
-    /// Begins to remove a guest. The requesters of the current edit wait for the removal.
+    /// Begins to remove a guest. The requesters of its current edit wait for the removal.
     pub(super) fn begin_detach(&mut self, name: &str, why: &str) {
         let Some(place) = self.state.place(name) else {
             return;
         };
-        if self.is_leaving(name) {
+        if self.is_detaching(name) {
             return;
         }
         let now = monotonic_ns();
-        let under_way = self.end_edit(name).into_iter();
-        let origins = under_way.flat_map(|edit| edit.origins);
+        let current = self.end_edit(name).into_iter();
+        let origins = current.flat_map(|edit| edit.origins);
         let error = |error: Option<String>| error.or_else(|| Some(why.to_owned()));
         let origins = origins
             .map(|(origin, failed)| (origin, error(failed)))
@@ -91,8 +94,8 @@ impl ManagerServer<'_> {
         if let Some(life) = self.lives.get_mut(&place) {
             life.remove(why, calls);
         }
-        self.kept.look_again();
-        self.note(now);
+        self.journal.mark_restarts_stale();
+        self.try_store_state(now);
         let edit = Edit {
             place,
             began_ns: now,
@@ -102,12 +105,13 @@ impl ManagerServer<'_> {
         self.begin_edit(name.to_owned(), edit);
     }
 
-    /// Records that nothing is left of the domain at a place: its name, its place and its slots are
-    /// free.
-    pub(super) fn gone(&mut self, place: usize, now: u64) {
+    /// Records that the domain at a place is removed completely: its name, its place and its slots
+    /// are free.
+    pub(super) fn removed(&mut self, place: usize, now: u64) {
         let domain = self.state.domain(place);
         let name = domain.map_or_else(String::new, |domain| domain.name.clone());
-        // At last, when only netd has the interfaces: their removal delays netd and no domain.
+        // Closed last, when only netd has the interfaces, so that their slow removal delays only
+        // netd.
         for device in build::lasting_devices(&self.state, place) {
             build::close(self.core, device);
         }
@@ -118,13 +122,13 @@ impl ManagerServer<'_> {
         }
         let edit = self.end_edit(&name);
         self.forget(&name);
-        self.note(now);
+        self.try_store_state(now);
         let line = format!("{name}: detached");
         self.log.line(Level::Info, "grantwayd", &line);
         let Some(edit) = edit else { return };
         for (origin, error) in edit.origins {
             match error {
-                Some(why) if origin == EditOrigin::Before => self.has_failed(&name, &why, now),
+                Some(why) if origin == EditOrigin::Before => self.attempt_failed(&name, &why, now),
                 Some(why) => self.refuse(origin, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);

@@ -1,5 +1,5 @@
-//! Drives every domain towards its goal: observes, asks [`step()`] for the next request, carries it
-//! out.
+//! Drives every domain towards its goal: records the core's reports, calls [`step()`] for the next
+//! request, and carries it out.
 
 use super::edits::EditKind;
 use super::{Deadline, ManagerServer};
@@ -15,7 +15,7 @@ use abi::mailbox::Request;
 use std::collections::BTreeMap;
 
 impl ManagerServer<'_> {
-    /// Drives all domains until each of them waits for something.
+    /// Drives all domains until each of them waits for an event or a time.
     pub(super) fn drive(&mut self, now: u64) {
         if self.ending.is_some() || self.complete_ns.is_none() && self.early_end().is_some() {
             return;
@@ -26,11 +26,11 @@ impl ManagerServer<'_> {
             let due = self.lives.values().filter(is_due);
             let places: Vec<usize> = due.map(|life| life.place).collect();
             let (workers, ready) = (self.workers(), self.ready());
-            let mut has_moved = false;
+            let mut has_progressed = false;
             for place in places {
-                has_moved |= self.drive_one(place, &workers, ready, now);
+                has_progressed |= self.drive_one(place, &workers, ready, now);
             }
-            if !has_moved {
+            if !has_progressed {
                 break;
             }
         }
@@ -40,7 +40,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Drives one domain until it waits for something. Returns whether it made a request.
+    /// Drives one domain until it waits for an event or a time. Returns whether it made a request.
     fn drive_one(
         &mut self,
         place: usize,
@@ -48,19 +48,19 @@ impl ManagerServer<'_> {
         ready: StartStage,
         now: u64,
     ) -> bool {
-        let mut has_moved = false;
-        // If a domain of a machine that starts has failed, the machine does not start.
+        let mut has_progressed = false;
+        // If a domain fails during the machine's start, the whole start fails.
         while self.boot_failure.is_none() {
             let Some(mut life) = self.lives.remove(&place) else {
-                return has_moved;
+                return has_progressed;
             };
             if !life.is_first {
-                self.kept.look_again();
+                self.journal.mark_restarts_stale();
             }
             let before = (life.has_opened(), life.given);
             let mut events = self.take_answers(&mut life, now);
-            // Other domains may wait for it.
-            has_moved |= (life.has_opened(), life.given) != before;
+            // Other domains may wait for this progress.
+            has_progressed |= (life.has_opened(), life.given) != before;
             let id = self.state.id(place);
             let view = DomainView {
                 id,
@@ -83,21 +83,21 @@ impl ManagerServer<'_> {
             if let (LifeStep::Wait(due_ns), true) = (next, events.is_empty()) {
                 self.deadlines.set(Deadline::Domain(place), due_ns);
                 self.lives.insert(place, life);
-                return has_moved;
+                return has_progressed;
             }
-            has_moved = true;
+            has_progressed = true;
             self.lives.insert(place, life);
             if next == LifeStep::Do(LifeAction::Close) {
-                self.gone(place, now);
+                self.removed(place, now);
             }
             for event in events {
-                self.happened(place, event, now);
+                self.handle_event(place, event, now);
             }
         }
-        has_moved
+        has_progressed
     }
 
-    /// Returns the state of each worker of the driver domain, by its place.
+    /// Returns the state of each worker of the driver domain, by place.
     fn workers(&self) -> BTreeMap<usize, WorkerView> {
         let worker = |place: usize| {
             let restarts = self.lives.get(&place).is_some_and(|life| life.restarts());
@@ -112,7 +112,7 @@ impl ManagerServer<'_> {
         places.map(|place| (place, worker(place))).collect()
     }
 
-    /// Returns the stage that all domains of the machine's start have reached.
+    /// Returns the stage that all domains have reached during the machine's start.
     fn ready(&self) -> StartStage {
         let lives = self.lives.values().filter(|_| self.complete_ns.is_none());
         let ready = lives.map(|life| {
@@ -122,7 +122,7 @@ impl ManagerServer<'_> {
         ready.min().unwrap_or(StartStage::Given)
     }
 
-    /// Takes answers of netd and replies of workers that a domain waits for.
+    /// Takes the answers of netd and the replies of workers for which a domain waits.
     fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<DomainEvent> {
         let mut events = Vec::new();
         if let NeededDevices::Opening(opening, refused) = &mut life.devices {
@@ -193,8 +193,8 @@ impl ManagerServer<'_> {
             LifeAction::Connect => {
                 life.calls = self.connect(life.place)?;
                 life.is_connected = true;
-                // After this, the next manager knows what the workers have to release.
-                self.keep()?;
+                // From here on, the next manager knows the ports that the workers have to release.
+                self.store_state()?;
             }
             LifeAction::Give => {
                 let before = life.previous_processes();
@@ -229,7 +229,7 @@ impl ManagerServer<'_> {
                     let forget = core.ask(CoreRequest::Forget { domain }, &[]);
                     forget.is_err_and(|refusal| refusal.is_busy)
                 });
-                // Any other refusal means that an earlier manager has already requested this.
+                // Any other refusal means that the core has already forgotten the domain.
                 life.forgot(forgotten.unwrap_or_default(), now);
             }
             // The caller releases the place.
@@ -238,7 +238,7 @@ impl ManagerServer<'_> {
         Ok(())
     }
 
-    /// Connects a domain to those that serve it. Returns calls that have workers serve it.
+    /// Connects a domain to its backends. Returns the calls by which workers start to serve it.
     pub(super) fn connect(&mut self, place: usize) -> Result<Vec<WorkerCall>, CoreError> {
         let name = self.state.domain(place).map(|domain| &domain.name);
         let edit = name.and_then(|name| self.edits.get_mut(name));
@@ -250,7 +250,7 @@ impl ManagerServer<'_> {
         Ok(Vec::new())
     }
 
-    fn happened(&mut self, place: usize, event: DomainEvent, now: u64) {
+    fn handle_event(&mut self, place: usize, event: DomainEvent, now: u64) {
         let name = self.state.domain(place).map(|domain| domain.name.clone());
         let name = name.unwrap_or_default();
         match event {
@@ -259,7 +259,7 @@ impl ManagerServer<'_> {
                 self.log.line(Warning, "grantwayd", &line);
             }
             DomainEvent::Up => self.is_up(place, &name, now),
-            // The request for the domain fails, or the start of the machine.
+            // Fails the attach of the domain, or the start of the machine.
             DomainEvent::Failed(refusal) => {
                 let how = || format!("it did not start: {}", self.how_it_ended(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
@@ -272,30 +272,30 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Returns how the domain at a place has ended, with the last line of its console.
+    /// Returns how the domain at a place exited, with the last line of its console.
     pub(super) fn how_it_ended(&self, place: usize) -> String {
         let console = self.consoles.get(place);
-        let said = match console.map_or("", |console| console.last_line()) {
+        let output = match console.map_or("", |console| console.last_line()) {
             "" => String::new(),
             line => format!("; it said: {line}"),
         };
         let id = self.state.id(place);
         let how = id.map_or("", |id| self.state.text(id));
-        format!("{how}{said}")
+        format!("{how}{output}")
     }
 
-    /// Whether no process is at a place.
+    /// Returns whether the domain at a place has no process.
     pub(super) fn has_no_process(&self, place: usize) -> bool {
         let stage = self.state.stage_at(place);
         matches!(stage, Some(Stage::Gone | Stage::Built))
     }
 
-    /// Whether a process at a place has reported that it is ready.
+    /// Returns whether the process at a place has reported that it is ready.
     pub(super) fn runs(&self, place: usize) -> bool {
         self.state.stage_at(place) == Some(Stage::Running)
     }
 
-    /// Returns calls to all workers that release a guest's ports.
+    /// Returns the calls by which all workers release a guest's ports.
     pub(super) fn release_calls(&self, name: &str) -> Vec<WorkerCall> {
         let spec = self.state.spec();
         let calls = spec.workers().into_iter().flat_map(|worker| {

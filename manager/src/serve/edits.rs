@@ -1,4 +1,5 @@
-//! Edits of the machine's specification that a client, a reload or a return waits for.
+//! Edits of the machine's specification, for a client, a reload or the reattachment of a saved
+//! guest.
 
 use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
@@ -6,18 +7,18 @@ use crate::spec::AdmittedGuest;
 use abi::machine::Setting;
 use abi::reload::Reloaded;
 
-/// Time within which an edit is carried out. An attach or a change that takes longer fails; a
-/// detach continues, but its requesters get an error.
-pub(super) const EDIT_NS: u64 = 20_000_000_000;
+/// Time limit of an edit. An attach or a change that takes longer fails; a detach continues, but
+/// its requesters receive an error.
+pub(super) const EDIT_TIMEOUT_NS: u64 = 20_000_000_000;
 
-/// The origin of an edit, which receives the outcome.
+/// The requester of an edit, which receives the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EditOrigin {
     /// A client, by its number.
     Client(u64),
-    /// The reload that is under way.
+    /// The current reload.
     Reload,
-    /// The machine before this one, whose guests return.
+    /// The previous machine, whose guests are attached again.
     Before,
 }
 
@@ -28,57 +29,57 @@ pub(super) struct Edit {
     pub(super) began_ns: u64,
     pub(super) kind: EditKind,
     /// The requesters, which receive the outcome. A requester with a text receives it as an error:
-    /// the guest is removed because its attach failed.
+    /// its attach failed, and the guest is being removed.
     pub(super) origins: Vec<(EditOrigin, Option<String>)>,
 }
 
 #[derive(Debug)]
 pub(super) enum EditKind {
-    /// The ports in it are to be connected.
+    /// Attaches a guest, whose ports are not connected yet.
     Attach(AdmittedGuest),
     Detach,
-    /// The rules and limits of the guest's ports change.
+    /// Changes the rules and limits of the guest's ports.
     Change(Setting),
 }
 
-/// A reload that is under way.
+/// The current reload.
 #[derive(Debug)]
 pub(super) struct Reload {
     pub(super) client: u64,
     pub(super) began_ns: u64,
     /// The answer to the client.
     pub(super) answer: Reloaded,
-    /// The guests that the files name, which belong to the files when all steps are done.
+    /// The guests in the files. They belong to the files after all steps.
     pub(super) named: Vec<String>,
-    pub(super) course: ReloadProgress,
+    pub(super) progress: ReloadProgress,
 }
 
-/// Domains that restart because a client or a reload has asked for it.
+/// Domains that restart on request of a client or a reload.
 #[derive(Debug)]
 pub(super) struct Restarting {
     pub(super) origin: EditOrigin,
-    /// The number of restarts before, by the domain's place.
+    /// The domains' places, with their previous numbers of restarts.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
 }
 
-/// A reload's change of NICs whose devices netd still opens.
+/// A reload's change of NICs whose devices netd is still opening.
 #[derive(Debug)]
 pub(super) struct OpeningNics {
-    /// The number of restarts of the workers, by place.
+    /// The workers' places, with their previous numbers of restarts.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) devices: Vec<PendingOpen>,
 }
 
-/// The state of restarting domains in which the request is done.
+/// The state of restarting domains that completes the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartGoal {
     /// A new process is connected.
     Up,
-    /// The workers have ended, and start with the next step, which changes NICs as well.
+    /// The workers have exited. The next step, which also changes NICs, starts them.
     Ended,
-    /// The workers run with other NICs.
+    /// The workers run with the changed NICs.
     NicsChanged,
-    /// The workers are connected to all guests that connect in time.
+    /// The workers are connected to their guests, or the time limit has passed.
     Connected,
 }

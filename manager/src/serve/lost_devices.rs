@@ -1,5 +1,5 @@
-//! Devices that netd reports as lost: their network namespace no longer exists, or their interface
-//! was removed. The next start of the domain, or a reload, creates the interface again.
+//! Devices that netd reports as lost, because their network namespace or their interface was
+//! removed. The next start of the domain, or a reload, creates the interface again.
 
 use super::ManagerServer;
 use crate::reload::ReloadRequest;
@@ -8,15 +8,16 @@ use abi::reload::{StepKind, StepReason};
 use shmem::time::monotonic_ns;
 
 impl ManagerServer<'_> {
-    /// Records that a device, given by its domain's place and its number there, is lost.
-    pub(super) fn lose(&mut self, device: (usize, usize), is_removed: bool) {
+    /// Records that a device is lost. `device` is the place of its domain and its number within the
+    /// domain.
+    pub(super) fn record_loss(&mut self, device: (usize, usize), is_removed: bool) {
         let Some(name) = self.state.domain(device.0).map(|d| d.name.clone()) else {
             return;
         };
         if !is_removed {
             let line = format!("{name}: the network namespace of an interface was removed");
             self.log.line(Warning, "grantwayd", &line);
-            if self.is_attached(&name) && self.restarts_now() {
+            if self.is_attached(&name) && self.can_restart() {
                 self.begin_detach(&name, "its network namespace was removed");
             }
             return;
@@ -26,7 +27,7 @@ impl ManagerServer<'_> {
             return;
         }
         self.state.mark_lost(device, true);
-        self.note(monotonic_ns());
+        self.try_store_state(monotonic_ns());
         let interface = self.state.interface(device).unwrap_or_default();
         let line = format!(
             "{name}: interface {interface} was removed; `grantway restart {name}` or \
@@ -35,24 +36,24 @@ impl ManagerServer<'_> {
         self.log.line(Warning, "grantwayd", &line);
     }
 
-    /// Returns steps of a reload that restart domains with removed interfaces, except those that
-    /// `steps` restart anyway.
-    pub(super) fn remaking(&self, steps: &[ReloadRequest]) -> Vec<ReloadRequest> {
+    /// Returns the steps of a reload that restart domains with removed interfaces, except domains
+    /// that `steps` restart anyway.
+    pub(super) fn interface_restarts(&self, steps: &[ReloadRequest]) -> Vec<ReloadRequest> {
         let spec = self.state.spec();
         let has_other_nics = steps.iter().any(|step| step.nics.is_some());
-        let mut remaking = Vec::new();
+        let mut interface_restarts = Vec::new();
         for life in self.lives.values().filter(|life| life.restarts()) {
             let place = life.place;
             let lost = self.state.lost(place);
             let domain = self.state.domain(place).filter(|_| !lost.is_empty());
             let Some(domain) = domain else { continue };
             let is_worker = spec.workers().contains(&place);
-            let is_named = steps.iter().any(|step| step.public.domain == domain.name);
-            let restarts = is_named || is_worker && has_other_nics;
+            let is_in_steps = steps.iter().any(|step| step.public.domain == domain.name);
+            let restarts = is_in_steps || is_worker && has_other_nics;
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
                 let (kind, why) = (StepKind::Restart, StepReason::Changed);
-                remaking.push(ReloadRequest::new(
+                interface_restarts.push(ReloadRequest::new(
                     kind,
                     &domain.name,
                     why,
@@ -60,6 +61,6 @@ impl ManagerServer<'_> {
                 ));
             }
         }
-        remaking
+        interface_restarts
     }
 }

@@ -1,8 +1,7 @@
-//! The main loop: one poll over all descriptors, until the first deadline of one queue at the
-//! latest.
+//! The main loop: one poll over all descriptors, with the earliest deadline as its timeout.
 //!
-//! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on
-//! the core only for requests that the core answers at once, without netd.
+//! The loop never blocks on a client, a domain or netd: it takes their answers when they arrive. It
+//! blocks on the core only for requests that the core answers immediately, without netd.
 
 mod attach;
 mod client_limits;
@@ -27,7 +26,7 @@ use crate::journal::{SavedState, StateJournal};
 use crate::life::Life;
 use crate::log::LogSender;
 use crate::machine_state::MachineState;
-use crate::state_file::{AGAIN_NS, LACK, StateFile};
+use crate::state_file::{LACK, RETRY_NS, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
@@ -40,10 +39,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-/// Time until every domain has to run with every connection up.
-const COMPLETE_NS: u64 = 20_000_000_000;
-/// Interval between two lines in the log that the core cannot keep the state.
-const TROUBLE_NS: u64 = 60_000_000_000;
+/// Time limit for the machine's start: every domain runs, and every connection is up.
+const START_TIMEOUT_NS: u64 = 20_000_000_000;
+/// Minimum interval of log lines that the core cannot store the state.
+const STORE_ERROR_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// A source that is ready.
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +56,9 @@ enum ReadySource {
 /// The key of a deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Deadline {
-    /// The machine has to be complete.
+    /// The machine must be complete.
     Complete,
-    /// The domain at this place needs something.
+    /// The domain at this place may need a request.
     Domain(usize),
     /// The edit of this guest is late.
     Edit(String),
@@ -73,13 +72,13 @@ enum Deadline {
     Reattach(String),
     /// The next attempt to write the state file.
     StateFile,
-    /// The log may report again that the core cannot keep the state.
+    /// The log may report again that the core cannot store the state.
     Trouble,
-    /// A client is too slow, or the event that it waits for is overdue.
+    /// A client is too slow, or its event is overdue.
     Client(u64),
-    /// The end of the pause after an `accept` that failed.
+    /// The pause after a failed `accept` is over.
     Accept,
-    /// The console of the domain at this place is watched again.
+    /// The console of the domain at this place must be watched again.
     Console(usize),
 }
 
@@ -96,48 +95,49 @@ pub(crate) struct ManagerServer<'a> {
     deadlines: Deadlines<Deadline>,
     log: LogSender,
     core_pid: u32,
-    /// The machine's user, who has every right beside root.
+    /// The machine's user, who has every right, like root.
     user: u32,
     began_ns: u64,
     complete_ns: Option<u64>,
-    /// Why a domain could not be started before the machine was complete.
+    /// Reason why a domain could not be started before the machine was complete.
     boot_failure: Option<String>,
-    /// The file that the next manager resumes from.
-    kept: StateJournal,
+    /// The file from which the next manager resumes.
+    journal: StateJournal,
     /// The present configuration; unset until its first use.
     config: Option<LiveConfig>,
-    /// Edits of guests that are under way, by name.
+    /// Pending edits of guests, by name.
     edits: BTreeMap<String, Edit>,
     reload: Option<Reload>,
     /// Requests that wait for restarting domains, by number.
     restarting: BTreeMap<u64, Restarting>,
     next_restart: u64,
-    /// Workers that restart when netd has opened these devices of new NICs.
+    /// The pending change of NICs: workers restart when netd has opened the devices.
     opening_nics: Option<OpeningNics>,
-    /// Places of domains that have ended since they were driven.
+    /// Places of domains that have exited since the last call of `drive`.
     ended: BTreeSet<usize>,
-    /// Attempts to attach guests of the previous machine, by name.
+    /// Number of attempts to attach guests of the previous machine, by name.
     begun: BTreeMap<String, u32>,
-    /// The state file, for the next core's manager.
+    /// The state file, for the manager of the next core.
     state_file: StateFile,
-    /// Why the state file could not be removed when the end was requested.
+    /// Reason why the state file could not be removed for `down`.
     not_forgotten: Option<String>,
-    /// Domains whose end was written to the log.
+    /// Domains whose exit is in the log.
     reported: BTreeSet<DomId>,
-    /// The token of the request to end, once it was sent.
+    /// The token of the request to shut down the machine, if it was sent.
     ending: Option<u32>,
 }
 
 impl<'a> ManagerServer<'a> {
-    /// `who`: the core's process, the machine's user, and the core's start.
+    /// Creates the server. `origin` contains the core's process id, the machine's user, and the
+    /// core's start time.
     pub(crate) fn new(
         core: &'a mut CoreLink,
         state: MachineState,
         socket: UnixListener,
         log: LogSender,
-        who: (u32, u32, u64),
+        origin: (u32, u32, u64),
     ) -> Result<Self, String> {
-        let (core_pid, user, began_ns) = who;
+        let (core_pid, user, began_ns) = origin;
         let consoles = Consoles::create().map_err(|error| format!("consoles: {error}"))?;
         Ok(Self {
             core,
@@ -154,7 +154,7 @@ impl<'a> ManagerServer<'a> {
             user,
             began_ns,
             complete_ns: None,
-            kept: StateJournal::default(),
+            journal: StateJournal::default(),
             config: None,
             edits: BTreeMap::new(),
             reload: None,
@@ -170,9 +170,9 @@ impl<'a> ManagerServer<'a> {
         })
     }
 
-    /// Adds a part of this program as a client.
-    pub(crate) fn serve_always(&mut self, stream: UnixStream) {
-        self.insert_client(Client::staying(stream));
+    /// Adds an internal client: a part of this program.
+    pub(crate) fn serve_internal(&mut self, stream: UnixStream) {
+        self.insert_client(Client::internal(stream));
     }
 
     /// Starts the machine and serves until it is complete. Returns the time since the core's start,
@@ -183,7 +183,7 @@ impl<'a> ManagerServer<'a> {
             self.lives.insert(place, life);
             self.deadlines.set(Deadline::Domain(place), 0);
         }
-        let late_ns = self.began_ns.saturating_add(COMPLETE_NS);
+        let late_ns = self.began_ns.saturating_add(START_TIMEOUT_NS);
         self.deadlines.set(Deadline::Complete, late_ns);
         loop {
             self.take_reports();
@@ -191,8 +191,8 @@ impl<'a> ManagerServer<'a> {
             if self.state.is_complete() {
                 self.complete_ns = Some(now);
                 self.deadlines.set(Deadline::Complete, None);
-                self.inherit();
-                self.keep().map_err(|refusal| refusal.why)?;
+                self.read_state_file();
+                self.store_state().map_err(|refusal| refusal.why)?;
                 return Ok(now.saturating_sub(self.began_ns));
             }
             if let Some(failure) = self.failure() {
@@ -212,7 +212,7 @@ impl<'a> ManagerServer<'a> {
         });
         self.complete_ns = Some(kept.complete_ns);
         self.state.missing.extend(kept.missing.into_owned());
-        self.kept
+        self.journal
             .continue_file(kept.spec.is_some() || !kept.changes.is_empty());
         let spec = kept.spec.map(|spec| spec.into_owned());
         self.state.resume(spec, kept.changes);
@@ -222,7 +222,7 @@ impl<'a> ManagerServer<'a> {
                 self.state.set(place, DomId(domain.id));
             }
         }
-        // First, because a domain that restarts keeps its devices.
+        // Resumed before the reports are handled, because a restarting domain keeps its devices.
         self.resume(&kept.restarts, now);
         self.take_reports();
         self.resume(&kept.restarts, now);
@@ -233,12 +233,12 @@ impl<'a> ManagerServer<'a> {
         }
         let text = "the manager was started again";
         self.log.line(Warning, "grantwayd", text);
-        self.take_back();
-        self.finish_nics();
-        self.note(now);
+        self.remove_incomplete_guests();
+        self.resume_nic_change();
+        self.try_store_state(now);
     }
 
-    /// Takes over every domain as it stands.
+    /// Takes over every domain in its present stage.
     fn resume(&mut self, known: &BTreeMap<usize, Restarts>, now: u64) {
         for (&place, domain) in self.state.spec().domains() {
             let stage = self.state.stage_at(place);
@@ -256,26 +256,26 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Writes changes for the next manager.
-    fn keep(&mut self) -> Result<(), CoreError> {
+    /// Writes changes to the journal for the next manager.
+    fn store_state(&mut self) -> Result<(), CoreError> {
         let Some(complete_ns) = self.complete_ns else {
             return Ok(());
         };
-        if !self.kept.has(&self.state) {
-            let Self { kept, state, .. } = self;
-            kept.keep(self.core, complete_ns, state, &self.lives)?;
+        if !self.journal.is_current(&self.state) {
+            let Self { journal, state, .. } = self;
+            journal.write(self.core, complete_ns, state, &self.lives)?;
         }
-        self.leave(monotonic_ns());
+        self.write_state_file(monotonic_ns());
         Ok(())
     }
 
-    /// Has the core write the state file, if it has changed. A failure is logged, and retried
+    /// Asks the core to write the state file, if it has changed. Logs a failure, and retries
     /// later.
-    fn leave(&mut self, now: u64) {
+    fn write_state_file(&mut self, now: u64) {
         let Self {
             state_file, state, ..
         } = self;
-        // A machine that ends leaves no further state.
+        // A machine that is shutting down writes no further state.
         if self.ending.is_some() || self.deadlines.has(&Deadline::StateFile) {
             return;
         }
@@ -284,22 +284,22 @@ impl<'a> ManagerServer<'a> {
             return;
         };
         let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
-        let again_ns = written.is_err().then(|| now.saturating_add(AGAIN_NS));
+        let again_ns = written.is_err().then(|| now.saturating_add(RETRY_NS));
         self.deadlines.set(Deadline::StateFile, again_ns);
-        let news = state_file.wrote(text, written);
+        let log_line = state_file.wrote(text, written);
         state.missing.retain(|lack| !lack.starts_with(LACK));
         state.missing.extend(state_file.lack());
-        if let Some((level, line)) = news {
+        if let Some((level, line)) = log_line {
             self.log.line(level, "grantwayd", &line);
         }
     }
 
-    /// Has the core remove the state file, because the machine is shut down cleanly. The answer to
-    /// `down` reports a failure.
-    fn leave_nothing(&mut self) {
+    /// Asks the core to remove the state file, because the machine is shut down cleanly. The
+    /// answer to `down` reports a failure.
+    fn remove_state_file(&mut self) {
         if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
             let line = format!(
-                "guests that were attached will be attached again by the next start: the state \
+                "the next start will attach the attached guests again: the state \
                  file cannot be removed: {why}"
             );
             self.log.line(Warning, "grantwayd", &line);
@@ -307,19 +307,19 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// As [`ManagerServer::keep`]. A failure is logged, and retried in the next turn.
-    fn note(&mut self, now_ns: u64) {
-        if let Err(CoreError { why, .. }) = self.keep()
+    /// Writes changes to the journal. Logs a failure, and retries in the next turn.
+    fn try_store_state(&mut self, now_ns: u64) {
+        if let Err(CoreError { why, .. }) = self.store_state()
             && !self.deadlines.has(&Deadline::Trouble)
         {
-            let again_ns = now_ns.saturating_add(TROUBLE_NS);
+            let again_ns = now_ns.saturating_add(STORE_ERROR_INTERVAL_NS);
             self.deadlines.set(Deadline::Trouble, again_ns);
-            let line = format!("the core cannot keep the state: {why}");
+            let line = format!("the core cannot store the state: {why}");
             self.log.line(Warning, "grantwayd", &line);
         }
     }
 
-    /// Returns why the machine cannot become complete, if so.
+    /// Returns why the machine cannot start, or `None` if no failure is known.
     fn failure(&self) -> Option<String> {
         if self.ending.is_some() || self.core.is_gone() {
             return Some("the machine was ended before it was ready".into());
@@ -327,7 +327,7 @@ impl<'a> ManagerServer<'a> {
         self.boot_failure.clone().or_else(|| self.early_end())
     }
 
-    /// Returns how a domain has ended before the machine was complete, if one has.
+    /// Returns how a domain exited before the machine was complete, or `None` if none has.
     fn early_end(&self) -> Option<String> {
         let over = |id: &DomId| self.state.stage(*id).is_some_and(Stage::is_over);
         let id = self.state.all().find(over)?;
@@ -336,7 +336,7 @@ impl<'a> ManagerServer<'a> {
         Some(format!("domain {name} did not start: {how}"))
     }
 
-    /// Serves until the core ends or has ended the machine.
+    /// Serves until the core has exited or has shut down the machine.
     pub(crate) fn run(&mut self) {
         self.requests(monotonic_ns());
         while !self.core.is_gone() {
@@ -382,7 +382,7 @@ impl<'a> ManagerServer<'a> {
                 } => self.live(domain, stage, text.as_str()),
                 CoreMessage::Connected { domain } => self.state.connect(domain),
                 CoreMessage::Lost { unit, is_removed } => {
-                    self.lose(build::place_of(unit), is_removed)
+                    self.record_loss(build::place_of(unit), is_removed)
                 }
                 CoreMessage::Welcome { .. }
                 | CoreMessage::Done { .. }
@@ -396,12 +396,12 @@ impl<'a> ManagerServer<'a> {
         if stage.is_over() {
             let name = self.state.name(id).unwrap_or_default();
             self.ended.extend(self.state.place(name));
-            self.core.part(id);
+            self.core.remove_mailbox(id);
         } else {
-            // The core may use an id again.
+            // The core may reuse an id.
             self.reported.remove(&id);
         }
-        // Its last output is logged before its end.
+        // The last output is logged before the exit.
         if stage.is_over() && !self.reported.contains(&id) {
             let now = monotonic_ns();
             let name = self.state.name(id).unwrap_or_default().to_owned();
@@ -422,10 +422,11 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Closes the devices of a domain that has ended and is not restarted, so that peers notice.
+    /// Closes the devices of a domain that has exited and is not restarted, so that peers notice
+    /// the exit.
     fn close_devices_of(&mut self, place: usize) {
         let restarts = self.lives.get(&place).is_some_and(Life::restarts);
-        if restarts || !self.restarts_now() {
+        if restarts || !self.can_restart() {
             return;
         }
         let name = self.state.domain(place).map(|domain| domain.name.clone());
@@ -433,37 +434,41 @@ impl<'a> ManagerServer<'a> {
             return;
         };
         if self.is_attached(&name) {
-            return self.begin_detach(&name, "it has ended");
+            return self.begin_detach(&name, "it has exited");
         }
         for device in build::lasting_devices(&self.state, place) {
             build::close(self.core, device);
         }
     }
 
-    /// Waits until a source is ready or something is due, and handles it.
+    /// Waits until a source is ready or a deadline has passed, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
-        let place_ns = self.place_ns().filter(|at| *at > now);
+        let accept_from_ns = self.accept_from_ns().filter(|at| *at > now);
         // No descriptor becomes readable for answers that arrived during a request to the core, or
-        // for requests that a client sent together.
+        // for the further requests of a client that sent several together.
         let has_request = self.clients.values().any(Client::has_request);
-        let returns = self.next_to_reattach().is_some();
-        let until = match self.is_answered() || has_request || self.core.has_news() || returns {
-            true => Some(now),
-            false => {
-                let due = [self.deadlines.next_ns(), self.core.look_ns(now), place_ns];
-                due.into_iter().flatten().min()
-            }
-        };
+        let can_reattach = self.next_to_reattach().is_some();
+        let until =
+            match self.is_answered() || has_request || self.core.has_report() || can_reattach {
+                true => Some(now),
+                false => {
+                    let due = [
+                        self.deadlines.next_ns(),
+                        self.core.next_poll_ns(now),
+                        accept_from_ns,
+                    ];
+                    due.into_iter().flatten().min()
+                }
+            };
         for ready in self.wait(until, now) {
             self.handle(ready);
         }
         self.take_reports();
         let now = monotonic_ns();
-        self.core.look(now);
+        self.core.poll_mailboxes(now);
         self.requests(now);
-        self.carry_on(now);
-        // Replies to relayed requests.
+        self.process(now);
         self.relay(now);
         let over = self.clients.extract_if(.., |_, it| it.is_over(now));
         for (id, _) in over {
@@ -471,9 +476,10 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Carries on with everything that has been answered, and then handles what is late: an edit
-    /// that ends in the turn of its deadline is in time. Ends when nothing is due.
-    fn carry_on(&mut self, now: u64) {
+    /// Continues all work whose answers have arrived, and then handles expired deadlines, so that
+    /// an edit completed in the turn of its deadline is in time. Returns when no deadline has
+    /// expired.
+    fn process(&mut self, now: u64) {
         loop {
             self.take_reports();
             self.change(now);
@@ -483,7 +489,7 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Handles everything that is due. Returns whether there was something.
+    /// Handles all expired deadlines. Returns whether one had expired.
     fn expire(&mut self, now: u64) -> bool {
         let mut was_due = false;
         while let Some(deadline) = self.deadlines.expire(now) {
@@ -494,7 +500,8 @@ impl<'a> ManagerServer<'a> {
                     let why = "the connections were not up within 20 s";
                     self.boot_failure.get_or_insert_with(|| why.into());
                 }
-                // The state of an ending machine must stay complete for its next start.
+                // The state of a machine that is shutting down must remain complete for its next
+                // start.
                 Deadline::Edit(_) | Deadline::Nics | Deadline::Restart(_)
                     if self.ending.is_some() => {}
                 Deadline::Edit(name) => self.edit_is_late(&name, now),
@@ -514,22 +521,23 @@ impl<'a> ManagerServer<'a> {
         was_due
     }
 
-    /// Whether the answer to a pending request has arrived. Drops answers for clients that have
-    /// hung up.
+    /// Returns whether the answer to a pending request has arrived. Drops answers for clients that
+    /// have hung up.
     fn is_answered(&mut self) -> bool {
         let lives = self.lives.values().flat_map(Life::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
-        // An ending machine takes none of these.
+        // A machine that is shutting down ignores the answers to edits.
         let edits = lives.chain(opening.map(|opening| opening.token));
         let edits = edits.filter(|_| self.ending.is_none());
         let clients = self.clients.values().filter_map(Client::token);
         let waited: BTreeSet<u32> = clients.chain(self.ending).chain(edits).collect();
-        self.core.forget_but(|token| waited.contains(&token));
+        self.core.retain_answers(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))
     }
 
-    /// Whether the machine is complete and not ending. Domains restart only in this state.
-    fn restarts_now(&self) -> bool {
+    /// Returns whether the machine is complete and not shutting down. Domains restart only in this
+    /// state.
+    fn can_restart(&self) -> bool {
         self.complete_ns.is_some() && self.ending.is_none()
     }
 
@@ -544,7 +552,7 @@ impl<'a> ManagerServer<'a> {
             sources.push((ReadySource::Client(*id), client.fd(), flags));
         }
         sources.push((ReadySource::Consoles, self.consoles.fd(), PollFlags::IN));
-        // Last: a client that has sent a request by now keeps its place.
+        // Polled last, so that a client that has just sent a request is not evicted.
         if self.accepts(now_ns) && self.ending.is_none() {
             sources.push((ReadySource::Listener, self.socket.as_fd(), PollFlags::IN));
         }
@@ -557,7 +565,8 @@ impl<'a> ManagerServer<'a> {
         match ready {
             ReadySource::Core => {}
             ReadySource::Listener => {
-                // A client may have sent a request since.
+                // A client may have sent a request since the poll, and can then no longer be
+                // evicted.
                 if self.accepts(now) {
                     self.accept(now);
                 }

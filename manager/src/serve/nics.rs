@@ -1,14 +1,15 @@
 //! Changes of NICs: netd opens the devices of new NICs, the driver domain's workers restart with
-//! the new NICs, and netd closes the devices of removed NICs. Each part waits for the previous one,
-//! and the manager's loop waits for none. Until all workers run, the previous NICs are kept: they
-//! are restored if a device cannot be opened or a worker does not start, or if the next manager
-//! finds the change half done.
+//! the new NICs, and netd closes the devices of removed NICs. Each phase waits for the previous
+//! one, without blocking the manager's loop. The manager restores the previous NICs if netd cannot
+//! open a device, if a worker does not start, or if the manager itself restarts before all workers
+//! run.
 //!
-//! If a reload removes NICs and adds others, the workers restart once: they end in the first step
-//! and start in the second. The reload is answered when they are connected to their guests.
+//! If a reload removes NICs and adds others, the workers restart once: they exit in the first step
+//! and start in the second. The client receives the answer when the workers are connected to their
+//! guests.
 
 use super::attach::live_config;
-use super::edits::{EDIT_NS, EditOrigin, OpeningNics, RestartGoal};
+use super::edits::{EDIT_TIMEOUT_NS, EditOrigin, OpeningNics, RestartGoal};
 use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::core::CoreError;
@@ -27,8 +28,8 @@ impl ManagerServer<'_> {
         let nic_change = self.state.spec().nic_change(&config, step)?;
         self.state.change(nic_change);
         let kept = self
-            .keep()
-            .map_err(|refusal| refusal.of("the core cannot keep the state"));
+            .store_state()
+            .map_err(|refusal| refusal.of("the core cannot store the state"));
         let opens = self.pending_nic_change().opens;
         let devices = kept.and_then(|()| build::open(self.core, &self.state, opens));
         let devices = devices.map_err(|CoreError { why, .. }| {
@@ -39,7 +40,7 @@ impl ManagerServer<'_> {
         self.config = Some(config);
         let starts = self.restarts_of(&self.state.spec().workers());
         self.opening_nics = Some(OpeningNics { starts, devices });
-        let late_ns = now.saturating_add(EDIT_NS);
+        let late_ns = now.saturating_add(EDIT_TIMEOUT_NS);
         self.deadlines.set(Deadline::Nics, late_ns);
         Ok(())
     }
@@ -59,7 +60,7 @@ impl ManagerServer<'_> {
         self.opening_nics = None;
         self.deadlines.set(Deadline::Nics, None);
         let reload = self.reload.as_ref();
-        let goal = match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
+        let goal = match reload.is_some_and(|reload| reload.progress.changes_nics_next()) {
             true => RestartGoal::Ended,
             false => RestartGoal::NicsChanged,
         };
@@ -67,19 +68,19 @@ impl ManagerServer<'_> {
         self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
     }
 
-    /// Restores the previous NICs: netd has not opened all devices of the new ones.
+    /// Restores the previous NICs, because netd has not opened all devices of the new NICs.
     pub(super) fn refuse_nics(&mut self, why: String, now: u64) {
         self.deadlines.set(Deadline::Nics, None);
         let Some(opening) = self.opening_nics.take() else {
             return;
         };
         let workers = self.state.spec().workers();
-        // A worker that has restarted meanwhile may have the new NICs.
-        let has_old = self.restarts_of(&workers) == opening.starts
+        // A worker that has restarted in the meantime may have the new NICs.
+        let has_previous = self.restarts_of(&workers) == opening.starts
             && workers.iter().all(|place| self.runs(*place));
-        match has_old {
+        match has_previous {
             true => self.finish_nic_change(true),
-            false => drop(self.turn_back(String::new())),
+            false => drop(self.restore_nics(String::new())),
         }
         self.refuse(EditOrigin::Reload, why, now);
     }
@@ -90,7 +91,7 @@ impl ManagerServer<'_> {
         pending_nic_change.cloned().unwrap_or_default()
     }
 
-    /// Completes the change, or, if `back`, restores the previous NICs; closes the devices that are
+    /// Completes the change, or restores the previous NICs with `back`. Closes the devices that are
     /// no longer needed.
     pub(super) fn finish_nic_change(&mut self, back: bool) {
         let change = self.state.spec().end_nic_change(back);
@@ -98,20 +99,20 @@ impl ManagerServer<'_> {
         if back {
             self.config = None;
         }
-        // From here on the next manager does not restore closed devices.
-        self.note(monotonic_ns());
+        // Written before the devices are closed, so that the next manager does not restore them.
+        self.try_store_state(monotonic_ns());
         self.close_removed_nics();
     }
 
-    /// Restores the previous NICs. Returns why, for the client.
-    pub(super) fn turn_back(&mut self, why: String) -> String {
+    /// Restores the previous NICs. Returns the error for the client.
+    pub(super) fn restore_nics(&mut self, why: String) -> String {
         let workers = self.state.spec().workers();
         self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));
         self.finish_nic_change(true);
-        format!("the driver domain {why}; it gets the NICs again that it had")
+        format!("the driver domain {why}; its previous NICs are restored")
     }
 
-    /// Closes the devices of removed NICs: the workers that had them are ending or have ended.
+    /// Closes the devices of removed NICs. The workers that had them are exiting or have exited.
     fn close_removed_nics(&mut self) {
         let pending_nic_change = self.pending_nic_change();
         for device in pending_nic_change.closes {
@@ -124,15 +125,15 @@ impl ManagerServer<'_> {
         });
     }
 
-    /// Restores the NICs of a change that an earlier manager has left half done.
-    pub(super) fn finish_nics(&mut self) {
+    /// Reverts or completes a change of NICs that an earlier manager did not complete.
+    pub(super) fn resume_nic_change(&mut self) {
         let Some(pending_nic_change) = self.state.spec().pending_nic_change() else {
             return;
         };
         if pending_nic_change.back.is_some() {
             let change = self.state.spec().end_nic_change(true);
             self.state.change(change);
-            let line = "driver: it gets the NICs again that it had: its manager has ended";
+            let line = "driver: its previous NICs are restored: its manager has exited";
             self.log.line(Level::Warning, "grantwayd", line);
         }
         let workers = self.state.spec().workers();

@@ -1,6 +1,6 @@
-//! Outcomes of edits and restarts: when they are done, late or failed, and the answers.
+//! Outcomes of edits and restarts: completion, timeout or failure, and the answers.
 
-use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin, RestartGoal, Restarting};
+use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin, RestartGoal, Restarting};
 use super::requests::refusal;
 use super::{Deadline, ManagerServer};
 use crate::build;
@@ -11,19 +11,19 @@ use abi::journal::Level;
 use abi::machine::Restarted;
 use serde::Serialize;
 
-/// How long the answer to a change of NICs waits for the workers' connections to guests.
-const CONNECT_NS: u64 = 5_000_000_000;
+/// Maximum time that the answer to a change of NICs waits for the workers' connections to guests.
+const CONNECT_TIMEOUT_NS: u64 = 5_000_000_000;
 
 impl ManagerServer<'_> {
-    /// Has domains end, and start again unless `goal` is [`RestartGoal::Ended`]. Returns the
-    /// number of restarts before, by place.
+    /// Kills domains, which start again unless `goal` is [`RestartGoal::Ended`]. Returns their
+    /// places, with the previous numbers of restarts.
     pub(super) fn restart_domains(
         &mut self,
         places: &[usize],
         (goal, why): (RestartGoal, &str),
     ) -> Vec<(usize, u64)> {
         let starts = self.restarts_of(places);
-        self.kept.look_again();
+        self.journal.mark_restarts_stale();
         for (place, _) in &starts {
             let Some(life) = self.lives.get_mut(place) else {
                 continue;
@@ -33,7 +33,7 @@ impl ManagerServer<'_> {
             if goal == RestartGoal::Ended {
                 life.goal = Goal::Held;
             }
-            // At once, before devices that the process has are closed.
+            // Killed immediately, before the process's devices are closed.
             let stage = self.state.stage_at(*place);
             if matches!(stage, Some(Stage::Starting | Stage::Running)) {
                 life.end = None;
@@ -43,7 +43,7 @@ impl ManagerServer<'_> {
         starts
     }
 
-    /// Returns the number of restarts of those of the domains that restart, by place.
+    /// Returns the places of the given domains that restart, with their numbers of restarts.
     pub(super) fn restarts_of(&self, places: &[usize]) -> Vec<(usize, u64)> {
         let lives = places.iter().filter_map(|place| self.lives.get(place));
         let restarting = lives.filter(|life| life.restarts());
@@ -52,7 +52,7 @@ impl ManagerServer<'_> {
             .collect()
     }
 
-    /// Restarts domains for a requester, which gets an answer when they have reached the goal.
+    /// Restarts domains for a requester, which receives the answer when they have reached the goal.
     pub(super) fn restart_for(
         &mut self,
         origin: EditOrigin,
@@ -66,7 +66,7 @@ impl ManagerServer<'_> {
             starts,
             goal: goal.0,
         };
-        self.await_restart(restarting, now.saturating_add(EDIT_NS));
+        self.await_restart(restarting, now.saturating_add(EDIT_TIMEOUT_NS));
         self.wait_for_change(origin);
     }
 
@@ -86,14 +86,14 @@ impl ManagerServer<'_> {
             match one.goal {
                 RestartGoal::Up => life.is_up() && life.known.count > *before,
                 RestartGoal::Ended => self.has_no_process(*place),
-                // Guests do not hold the workers up.
+                // The workers need not wait for guests.
                 RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
                 RestartGoal::Connected => life.is_up(),
             }
         })
     }
 
-    /// Returns why a requested restart will not succeed soon, if so.
+    /// Returns why a requested restart will not succeed soon, or `None` if it may.
     fn failure_of(&self, one: &Restarting) -> Option<String> {
         let mut lives = one.starts.iter().map(|(place, _)| self.lives.get(place));
         lives.find_map(|life| life?.failure())
@@ -117,14 +117,14 @@ impl ManagerServer<'_> {
                         goal: RestartGoal::Connected,
                         ..one
                     };
-                    self.await_restart(connecting, now.saturating_add(CONNECT_NS));
+                    self.await_restart(connecting, now.saturating_add(CONNECT_TIMEOUT_NS));
                 }
                 RestartGoal::Connected => self.changed(one.origin, &(), now),
             }
         }
     }
 
-    /// Removes a request whose domains have restarted, or fail to change NICs.
+    /// Removes and returns a request whose domains have restarted, or have failed to change NICs.
     fn next_restarted(&mut self) -> Option<Restarting> {
         let mut all = self.restarting.iter();
         let (&number, _) = all.find(|(_, one)| {
@@ -142,18 +142,18 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Answers a request whose domains are late, or do not restart at all.
+    /// Answers a request whose domains restart too late or not at all.
     fn fail_restart(&mut self, one: &Restarting, now: u64) {
         let failure = self.failure_of(one);
         let why = match one.goal {
             RestartGoal::Connected => return self.changed(one.origin, &(), now),
             RestartGoal::Up => {
                 let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
-                format!("it was not back within 20 s{why}")
+                format!("it did not restart within 20 s{why}")
             }
             RestartGoal::Ended | RestartGoal::NicsChanged => {
-                let late = || "was not back within 20 s".to_owned();
-                self.turn_back(failure.unwrap_or_else(late))
+                let late = || "did not restart within 20 s".to_owned();
+                self.restore_nics(failure.unwrap_or_else(late))
             }
         };
         self.refuse(one.origin, why, now);
@@ -174,21 +174,21 @@ impl ManagerServer<'_> {
         self.changed(one.origin, &restarted, now);
     }
 
-    /// Whether a guest is being detached.
-    pub(super) fn is_leaving(&self, name: &str) -> bool {
+    /// Returns whether a guest is being detached.
+    pub(super) fn is_detaching(&self, name: &str) -> bool {
         let kind = self.edits.get(name).map(|edit| &edit.kind);
         matches!(kind, Some(EditKind::Detach))
     }
 
-    /// Whether a guest is being attached.
-    pub(super) fn is_coming(&self, name: &str) -> bool {
+    /// Returns whether a guest is being attached.
+    pub(super) fn is_attaching(&self, name: &str) -> bool {
         let kind = self.edits.get(name).map(|edit| &edit.kind);
         matches!(kind, Some(EditKind::Attach(_)))
     }
 
-    /// Begins an edit of a guest. If a requester waits for it, it has a deadline.
+    /// Begins an edit of a guest. The edit has a deadline if a requester waits for it.
     pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
-        let due_ns = edit.began_ns.saturating_add(EDIT_NS);
+        let due_ns = edit.began_ns.saturating_add(EDIT_TIMEOUT_NS);
         let due_ns = (!edit.origins.is_empty()).then_some(due_ns);
         self.deadlines.set(Deadline::Edit(name.clone()), due_ns);
         self.deadlines.set(Deadline::Domain(edit.place), 0);
@@ -214,7 +214,7 @@ impl ManagerServer<'_> {
             }
             EditKind::Detach => {
                 let origins = std::mem::take(&mut edit.origins);
-                let why = format!("{name}: something of it is still in use after 20 s");
+                let why = format!("{name}: another domain still uses its resources after 20 s");
                 for (origin, _) in origins {
                     self.refuse(origin, why.clone(), now);
                 }
@@ -222,14 +222,14 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Has a client wait for the edit that it has asked for.
+    /// Lets a client wait for the edit that it requested.
     pub(super) fn wait_for_change(&mut self, origin: EditOrigin) {
         if let EditOrigin::Client(client) = origin {
             self.wait_for(client, ClientWait::Change);
         }
     }
 
-    /// Answers that an edit is carried out.
+    /// Answers that an edit was carried out.
     pub(super) fn changed(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
         match origin {
             EditOrigin::Client(client) => self.answer(client, answer, now),

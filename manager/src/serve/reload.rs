@@ -1,4 +1,5 @@
-//! Carries out reloads, one step after another. If a step fails, the steps before it are undone.
+//! Carries out reloads, one step after another. If a step fails, the manager undoes the earlier
+//! steps.
 
 use super::attach::live_config;
 use super::edits::{EditOrigin, Reload, RestartGoal};
@@ -12,8 +13,8 @@ use config::ConfigFile;
 use config::live::reload::{Difference, difference};
 
 impl ManagerServer<'_> {
-    /// Begins a reload. The client gets its answer when all steps are done; a dry run is answered
-    /// at once.
+    /// Begins a reload. The client receives the answer after all steps, or immediately for a dry
+    /// run.
     pub(super) fn begin_reload(
         &mut self,
         client: u64,
@@ -22,7 +23,7 @@ impl ManagerServer<'_> {
         now: u64,
     ) -> Result<(), String> {
         if self.reload.is_some() {
-            return Err("another reload is under way: try again when it is done".into());
+            return Err("another reload is in progress: try again later".into());
         }
         let (difference, steps) = self.plan(files)?;
         let answer = Reloaded {
@@ -39,46 +40,47 @@ impl ManagerServer<'_> {
             began_ns: now,
             answer,
             named: difference.named.into_iter().collect(),
-            course: ReloadProgress::new(steps),
+            progress: ReloadProgress::new(steps),
         });
         self.wait_for(client, ClientWait::Change);
         Ok(())
     }
 
-    /// Returns the differences to the files, and the steps.
+    /// Returns the differences between machine and files, and the steps.
     fn plan(&mut self, files: Vec<SourceFile>) -> Result<(Difference, Vec<ReloadRequest>), String> {
         let file = |SourceFile { name, text }| ConfigFile { name, text };
         let files: Vec<ConfigFile> = files.into_iter().map(file).collect();
         let config = live_config(&mut self.config, self.state.spec())?.clone();
         let spec = self.state.spec();
         let live = spec.live();
-        let live = live.ok_or("its guests are those that it was started with")?;
+        let live =
+            live.ok_or("the machine was started without a file, so its guests cannot change")?;
         let difference = difference(live, &config, &files)?;
         let mut concerned = difference.to_detach.iter().chain(&difference.named);
         if let Some(name) = concerned.find(|name| spec.is_changing(name)) {
             return Err(format!(
-                "guest {name} is being attached or detached: try again when that is done"
+                "guest {name} is being attached or detached: try again later"
             ));
         }
         let mut steps = reload::steps(spec, &config, difference.clone())?;
-        steps.extend(self.remaking(&steps));
+        steps.extend(self.interface_restarts(&steps));
         Ok((difference, steps))
     }
 
-    /// Records the outcome of the present step.
+    /// Records the outcome of the current step.
     pub(super) fn reload_step_over(&mut self, outcome: Result<(), String>) {
         if let Some(reload) = &mut self.reload {
-            reload.course.over(outcome);
+            reload.progress.over(outcome);
             self.deadlines.set(Deadline::Reload, 0);
         }
     }
 
     /// Begins the next steps of a reload.
     pub(super) fn reload_turn(&mut self, now: u64) {
-        while let Some(mut reload) = self.reload.take_if(|reload| reload.course.is_due()) {
+        while let Some(mut reload) = self.reload.take_if(|reload| reload.progress.is_due()) {
             let spec = self.state.spec();
             let config = live_config(&mut self.config, spec);
-            let next = config.map(|config| reload.course.next(spec, config));
+            let next = config.map(|config| reload.progress.next(spec, config));
             let Ok(Some(step)) = next else {
                 return self.end_reload(reload, now);
             };
@@ -110,14 +112,15 @@ impl ManagerServer<'_> {
 
     /// Answers the client of a reload.
     fn end_reload(&mut self, reload: Reload, now: u64) {
-        // The step that would have started them was not reached.
+        // The step that would have started the held domains was not reached.
         let held = |life: &&mut Life| life.goal == Goal::Held;
         for life in self.lives.values_mut().filter(held) {
-            life.restart("killed: it is started again");
+            life.restart("killed: it restarts");
         }
-        let (course, mut answer) = (reload.course, reload.answer);
-        if course.failed.is_none() {
-            // They belong to the files from now on, also those that clients have attached.
+        let (progress, mut answer) = (reload.progress, reload.answer);
+        if progress.failed.is_none() {
+            // All guests in the files now belong to the files, including guests that clients
+            // attached.
             for name in &reload.named {
                 let mut origin = self.state.spec().origin(name).cloned();
                 let user = origin.as_mut().and_then(|origin| origin.user.take());
@@ -126,15 +129,15 @@ impl ManagerServer<'_> {
                 }
             }
         }
-        let (done, all) = (course.done, answer.steps.len());
-        let not_undone = course.not_undone.iter();
+        let (done, all) = (progress.done, answer.steps.len());
+        let not_undone = progress.not_undone.iter();
         let not_undone = not_undone.map(|why| format!("a step could not be undone: {why}"));
         let state_file = self
             .state_file
-            .warning("guests come back as they were before");
+            .warning("guests are reattached as before the reload");
         let warnings: Vec<String> = not_undone.chain(state_file).collect();
         answer.warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-        (answer.done, answer.failed) = (done, course.failed);
+        (answer.done, answer.failed) = (done, progress.failed);
         answer.took_ns = now.saturating_sub(reload.began_ns);
         let (level, why) = match &answer.failed {
             None => (Level::Info, String::new()),

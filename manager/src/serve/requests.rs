@@ -13,16 +13,16 @@ use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// How long a relayed request waits for room in the mailbox.
-const ROOM_NS: u64 = 1_500_000_000;
-/// Interval of attempts meanwhile.
-const ROOM_AGAIN_NS: u64 = 1_000_000;
-/// Bytes of a status or an audit: far above those of the largest machine.
-const BYTES_MAX: usize = 256 << 20;
+/// Maximum time that a relayed request waits for a busy mailbox.
+const MAILBOX_TIMEOUT_NS: u64 = 1_500_000_000;
+/// Interval of attempts while the mailbox is busy.
+const MAILBOX_RETRY_NS: u64 = 1_000_000;
+/// Maximum bytes of a status or an audit, far above those of the largest machine.
+const REPORT_MAX: usize = 256 << 20;
 
 impl ManagerServer<'_> {
-    /// Serves one request of each client, and those that waited until the machine was complete.
-    /// Further requests of a client wait for the next turn.
+    /// Serves one request of each client, and the requests that waited until the machine was
+    /// complete. Further requests of a client wait for the next turn.
     pub(super) fn requests(&mut self, now: u64) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
@@ -31,7 +31,7 @@ impl ManagerServer<'_> {
                 && let Some(waits @ ClientWait::Complete(_)) = waits
                 && let ClientWait::Complete(request) = std::mem::replace(waits, ClientWait::Nothing)
             {
-                self.alter(id, request, now);
+                self.serve_change(id, request, now);
             }
             if let Some(line) = self.clients.get_mut(&id).and_then(|c| c.next_line()) {
                 self.request(id, &line, now);
@@ -41,9 +41,9 @@ impl ManagerServer<'_> {
 
     fn request(&mut self, id: u64, line: &[u8], now: u64) {
         let request = serde_json::from_slice::<Control>(line);
-        let takes = request.as_ref().map_or(Right::Query, access::of_request);
-        if (self.clients.get(&id)).is_none_or(|client| client.right < takes) {
-            let why = "permission denied: you may look, and change nothing";
+        let needed = request.as_ref().map_or(Right::Query, access::of_request);
+        if (self.clients.get(&id)).is_none_or(|client| client.right < needed) {
+            let why = "permission denied: you have read access only";
             return self.answer(id, &refusal(why.to_owned()), now);
         }
         match request {
@@ -60,31 +60,31 @@ impl ManagerServer<'_> {
                     let relay = Relay {
                         to,
                         request: request.into_bytes(),
-                        until_ns: now.saturating_add(ROOM_NS),
+                        until_ns: now.saturating_add(MAILBOX_TIMEOUT_NS),
                     };
                     self.send_relayed(id, relay, now);
                 }
-                None => self.answer(id, &refusal(format!("there is no domain {domain}")), now),
+                None => self.answer(id, &refusal(format!("domain {domain} does not exist")), now),
             },
             Ok(Control::Down) => {
                 self.wait_for(id, ClientWait::End);
                 if self.ending.is_none() {
-                    self.leave_nothing();
+                    self.remove_state_file();
                     let end = CoreRequest::End { failed: false };
                     self.ending = Some(self.core.post(end, &[]));
                 }
             }
-            Ok(request) => self.alter(id, request, now),
+            Ok(request) => self.serve_change(id, request, now),
             Err(error) => self.answer(id, &refusal(format!("no such request: {error}")), now),
         }
     }
 
-    /// Serves a request that changes the machine. Before the machine is complete it waits: clients
-    /// may connect as soon as the machine starts.
-    fn alter(&mut self, id: u64, request: Control, now: u64) {
+    /// Serves a request that changes the machine. Clients may connect during the machine's start;
+    /// their requests then wait until the machine is complete.
+    fn serve_change(&mut self, id: u64, request: Control, now: u64) {
         let begun = match request {
             _ if self.ending.is_some() => Err("the machine is ending".to_owned()),
-            // The last place is reserved for `status` and `down`.
+            // One client within the limit must remain able to send `status` and `down`.
             _ if self.complete_ns.is_none() && self.is_full_for(id) => {
                 Err("the machine is starting, and too many requests wait for it".to_owned())
             }
@@ -97,7 +97,7 @@ impl ManagerServer<'_> {
             Control::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
             Control::Rules { guest } => self.rules_for(id, &guest, now),
             Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
-            _ => Err("it alters nothing".to_owned()),
+            _ => Err("the request changes nothing".to_owned()),
         };
         if let Err(error) = begun {
             self.answer(id, &refusal(error), now);
@@ -112,15 +112,15 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Has a client wait for something.
-    pub(super) fn wait_for(&mut self, id: u64, what: ClientWait) {
-        self.wait_until(id, what, None);
+    /// Lets a client wait for an event.
+    pub(super) fn wait_for(&mut self, id: u64, event: ClientWait) {
+        self.wait_until(id, event, None);
     }
 
-    /// Has a client wait for something until a time.
-    pub(super) fn wait_until(&mut self, id: u64, what: ClientWait, until_ns: Option<u64>) {
+    /// Lets a client wait for an event until a time.
+    pub(super) fn wait_until(&mut self, id: u64, event: ClientWait, until_ns: Option<u64>) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.waits = what;
+            client.waits = event;
             self.deadlines.set(Deadline::Client(id), until_ns);
         }
     }
@@ -141,8 +141,8 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Repeats a relayed request, or fails an attach that has waited for too long. The turn closes
-    /// the connection of a client that is too slow.
+    /// Repeats a relayed request, or fails an attach that has waited for too long. The main loop
+    /// closes the connection of a client that is too slow.
     pub(super) fn client_is_due(&mut self, id: u64, now: u64) {
         let Some(client) = self.clients.get(&id) else {
             return;
@@ -150,10 +150,10 @@ impl ManagerServer<'_> {
         match &client.waits {
             ClientWait::Room(relay) => self.send_relayed(id, relay.clone(), now),
             ClientWait::Free(_) => {
-                let why = "a guest of this name is being detached for more than 20 s";
+                let why = "the detach of the guest with this name takes more than 20 s";
                 self.answer(id, &refusal(why.to_owned()), now);
             }
-            // The client may have sent or read something since.
+            // The client may have sent or received data since the deadline was set.
             _ => {
                 let due_ns = client.deadline_ns().filter(|at| *at > now);
                 self.deadlines.set(Deadline::Client(id), due_ns);
@@ -161,12 +161,12 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to restart a domain at once.
+    /// Begins to restart a domain immediately.
     fn restart_now(&mut self, client: u64, name: &str, now: u64) -> Result<(), String> {
         let place = self.state.place(name);
-        let place = place.ok_or_else(|| format!("there is no domain {name}"))?;
+        let place = place.ok_or_else(|| format!("domain {name} does not exist"))?;
         if !self.lives.get(&place).is_some_and(Life::restarts) {
-            let why = "is not started again: its configuration says restart = false";
+            let why = "does not restart: its configuration has restart = false";
             return Err(format!("domain {name} {why}"));
         }
         let goal = (RestartGoal::Up, "killed: a restart was requested");
@@ -190,7 +190,7 @@ impl ManagerServer<'_> {
                 None => continue,
                 Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
                     client.waits = ClientWait::Room(relay.clone());
-                    Some(now.saturating_add(ROOM_AGAIN_NS))
+                    Some(now.saturating_add(MAILBOX_RETRY_NS))
                 }
                 Some(reply) => {
                     match text_of(reply) {
@@ -208,10 +208,10 @@ impl ManagerServer<'_> {
         self.report(CoreRequest::Status {}, "status")
     }
 
-    /// Returns a report of the core, which `what` names.
+    /// Requests a report from the core. `what` is its name in errors.
     fn report<T: Field>(&mut self, request: CoreRequest, what: &str) -> Result<T, CoreError> {
-        let bytes = self.core.ask(request, &[])?.bytes(BYTES_MAX)?;
-        Ok(report_of(&bytes).ok_or_else(|| format!("the core's {what} makes no sense"))?)
+        let bytes = self.core.ask(request, &[])?.bytes(REPORT_MAX)?;
+        Ok(report_of(&bytes).ok_or_else(|| format!("the core's {what} is invalid"))?)
     }
 
     fn status(&mut self, now: u64) -> Result<Status, CoreError> {
@@ -249,10 +249,10 @@ impl ManagerServer<'_> {
 /// Returns a domain's reply as text.
 fn text_of(reply: Reply) -> Result<String, String> {
     let bytes = reply.map_err(|refusal| refusal.why)?;
-    String::from_utf8(bytes).map_err(|_| "the domain's reply makes no sense".into())
+    String::from_utf8(bytes).map_err(|_| "the domain's reply is invalid".into())
 }
 
-/// Bytes of an error: it may quote the client's input.
+/// Maximum bytes of an error, which may quote the client's input.
 const ERROR_MAX: usize = 60 << 10;
 
 pub(super) fn refusal(mut error: String) -> ControlError {

@@ -1,4 +1,4 @@
-//! Changes guests that keep running: their rules and rate limits, by a reload or for a client.
+//! Changes the rules and rate limits of running guests, for a reload or a client.
 
 use super::ManagerServer;
 use super::attach::live_config;
@@ -14,20 +14,22 @@ impl ManagerServer<'_> {
     /// Begins to replace the rules of an attached guest for a client.
     pub(super) fn rules_for(&mut self, id: u64, rules: &Setting, now: u64) -> Result<(), String> {
         if self.reload.is_some() {
-            return Err("a reload is under way: try again when it is done".into());
+            return Err("a reload is in progress: try again later".into());
         }
         let spec = self.state.spec();
         let config = live_config(&mut self.config, spec)?;
-        let live = spec.live().ok_or("the machine has no file")?;
+        let live = spec
+            .live()
+            .ok_or("the machine was started without a file")?;
         let guest = config.with_rules(live, rules)?;
-        // Registered first, because the change may be done at once, and the answer ends the
-        // waiting.
+        // Registered first, because the change may complete immediately, and the answer ends the
+        // wait.
         self.wait_for_change(EditOrigin::Client(id));
         self.begin_change(Some(EditOrigin::Client(id)), &guest, now)
     }
 
-    /// Begins a change of a guest's ports at all workers. A worker that restarts meanwhile reads
-    /// the new rules and limits at its start. On error, nothing changes.
+    /// Begins to change a guest's ports at all workers. A worker that restarts in the meantime
+    /// reads the new rules and limits at its start. An error leaves the guest unchanged.
     pub(super) fn begin_change(
         &mut self,
         origin: Option<EditOrigin>,
@@ -61,7 +63,7 @@ impl ManagerServer<'_> {
         Ok(())
     }
 
-    /// Records that the workers have changed a guest's ports, or refuse to.
+    /// Records that the workers have changed a guest's ports, or have refused to.
     pub(super) fn is_changed(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
         // Only a change of an attached guest has calls, and it is the guest's only edit.
         let Some(Edit {
@@ -76,17 +78,19 @@ impl ManagerServer<'_> {
         if let Some(life) = self.lives.get_mut(&place) {
             life.calls.clear();
         }
-        let outcome = outcome.and_then(|()| self.describe(guest));
+        let outcome = outcome.and_then(|()| self.set_section(guest));
         let is_client = |(origin, _): &(EditOrigin, _)| matches!(origin, EditOrigin::Client(_));
         if outcome.is_err() && origins.iter().any(is_client) {
-            // A reload undoes its own steps.
-            self.change_back(name, now);
+            // A reload undoes its steps itself.
+            self.restore_rules(name, now);
         }
-        self.note(now);
+        self.try_store_state(now);
         let changed = RulesChanged {
             domain: name.to_owned(),
             took_ns: now.saturating_sub(began_ns),
-            warning: (self.state_file).warning(&format!("guest {name} gets its rules before")),
+            warning: (self.state_file).warning(&format!(
+                "guest {name} is reattached with its previous rules"
+            )),
         };
         for (origin, _) in origins {
             match outcome.clone() {
@@ -96,9 +100,9 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Gives a guest its present description again. Some workers may have carried out a change
-    /// that has failed.
-    fn change_back(&mut self, name: &str, now: u64) {
+    /// Restores a guest's rules and limits at all workers, because some workers may have carried
+    /// out the failed change.
+    fn restore_rules(&mut self, name: &str, now: u64) {
         let spec = self.state.spec();
         let config = live_config(&mut self.config, spec).ok();
         let present = config.and_then(|config| present_guest(spec.live()?, config, name));
@@ -109,8 +113,8 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Changes a guest's description, also for the next manager.
-    fn describe(&mut self, guest: Setting) -> Result<(), String> {
+    /// Changes a guest's section in the specification, also for the next manager.
+    fn set_section(&mut self, guest: Setting) -> Result<(), String> {
         let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
         let name = changed.domain.name;
         let line = format!("{name}: rules and rate limits changed");

@@ -50,7 +50,7 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
 }
 
 /// Restarts the worker of the driver domain for a requester. The worker runs again in the turn
-/// after the deadline; it is connected if the goal is [`RestartGoal::Up`].
+/// after the deadline. It is connected if the goal is [`RestartGoal::Up`].
 fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set(place, id);
@@ -72,10 +72,10 @@ fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal
     };
     server.restarting.insert(4, late);
     server.deadlines.set(Deadline::Restart(4), 5);
-    server.carry_on(6);
+    server.process(6);
 }
 
-/// Returns the answer that the server has sent to its only client. Fails if there is none.
+/// Returns the answer that the server has sent to its only client. Panics if it has sent none.
 fn answer(server: &mut ManagerServer<'_>, client: UnixStream) -> String {
     server.clients.get_mut(&0).unwrap().send(6);
     client.set_nonblocking(true).unwrap();
@@ -85,7 +85,7 @@ fn answer(server: &mut ManagerServer<'_>, client: UnixStream) -> String {
 }
 
 #[test]
-fn guests_that_return_together_get_different_slots() {
+fn concurrently_reattached_guests_have_own_slots() {
     with_server(|server| {
         let workers = server.state.spec().workers();
         workers
@@ -109,30 +109,30 @@ fn guests_that_return_together_get_different_slots() {
 }
 
 #[test]
-fn an_attach_that_ends_at_its_deadline_is_no_failure() {
+fn an_attach_done_at_its_deadline_succeeds() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
-        server.serve_always(client);
+        server.serve_internal(client);
         let section = r#"{"name":"b","vif":[{"endpoint":"echo"}]}"#;
         let guest = serde_json::from_str(section).unwrap();
         server.attach_for(0, guest, 0).unwrap();
         let place = server.state.place("b").unwrap();
-        // Its process was started, and reports in the turn of the deadline.
+        // The process was started, and reports in the turn of the deadline.
         server.lives.get_mut(&place).unwrap().started(0);
         server.state.set(place, DomId(8));
         server.state.live(DomId(8), Stage::Running, "runs");
         server.state.connect(DomId(8));
-        server.carry_on(edits::EDIT_NS);
+        server.process(edits::EDIT_TIMEOUT_NS);
         let answer = answer(server, theirs);
         assert!(answer.contains(r#""domain":"b","id":8"#), "{answer}");
     });
 }
 
 #[test]
-fn restart_at_its_deadline_is_no_failure() {
+fn a_restart_done_at_its_deadline_succeeds() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
-        server.serve_always(client);
+        server.serve_internal(client);
         restart(server, EditOrigin::Client(0), RestartGoal::Up);
         let answer = answer(server, theirs);
         assert!(answer.contains("\"id\":9"), "{answer}");
@@ -143,11 +143,11 @@ fn restart_at_its_deadline_is_no_failure() {
 fn a_restart_that_misses_its_deadline_fails() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
-        server.serve_always(client);
+        server.serve_internal(client);
         restart(server, EditOrigin::Client(0), RestartGoal::Ended);
         assert!(server.restarting.is_empty());
         let answer = answer(server, theirs);
-        assert!(answer.contains("was not back within 20 s"), "{answer}");
+        assert!(answer.contains("did not restart within 20 s"), "{answer}");
     });
 }
 
@@ -181,7 +181,7 @@ fn an_ending_machine_does_not_wake_for_edits() {
 }
 
 #[test]
-fn late_edits_leave_an_ending_machine_as_it_is() {
+fn late_edits_do_not_change_an_ending_machine() {
     with_server(|server| {
         let guest: Setting = serde_json::from_str(r#"{"name":"a","vif":[]}"#).unwrap();
         let edit = Edit {

@@ -1,4 +1,4 @@
-//! Applies changes of the specification, and returns those of guests and NICs.
+//! Applies changes of the specification, and builds the changes of guests and NICs.
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
 use super::{MachineSpec, lasts};
@@ -67,7 +67,7 @@ impl MachineSpec {
         let name = domain.name.clone();
         for (worker, driver) in &mut self.drivers {
             let mut ports = ports.remove(worker).unwrap_or_default();
-            // Ports keep their order.
+            // The order of the ports does not change.
             driver.vifs.retain_mut(|vif| {
                 let at = ports.iter().position(|port| port.conn == vif.conn);
                 match at.filter(|_| window_slots::is_of(vif, &name)) {
@@ -127,7 +127,7 @@ impl MachineSpec {
         }
     }
 
-    /// Returns the change to other NICs. The present ones can be restored until
+    /// Returns the change to other NICs. The present NICs can be restored until
     /// [`MachineSpec::end_nic_change`].
     pub(super) fn begin_nics(&self, nics: NicChange) -> SpecChange {
         let mut pending = PendingNicChange::default();
@@ -160,8 +160,8 @@ impl MachineSpec {
         }
     }
 
-    /// Returns the end of a change of NICs, after which only the closing of devices remains. With
-    /// `back`, the NICs before the change are restored.
+    /// Returns the change that ends a change of NICs. Afterwards, only devices remain to be closed.
+    /// With `back`, the previous NICs are restored.
     pub(crate) fn end_nic_change(&self, back: bool) -> SpecChange {
         let pending = self.pending_nic_change.clone().unwrap_or_default();
         let nics = pending.back.filter(|_| back);

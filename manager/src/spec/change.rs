@@ -1,4 +1,4 @@
-//! Changes of the specification. Each one replaces a part of it, so that a repeated change has no
+//! Changes of the specification. Each change replaces a part of it, so a repeated change has no
 //! further effect.
 
 use crate::window_slots::Ports;
@@ -12,47 +12,48 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum SpecChange {
     /// Adds a guest, or replaces its entry.
     SetGuest(Box<GuestSpec>),
-    /// Removes a guest, which has this name.
+    /// Removes the guest with this name.
     RemoveGuest(String),
-    /// Replaces the NICs, unless `nics` is `None`, and the pending remainder of the change.
+    /// Replaces the NICs, unless `nics` is `None`, and the pending part of the change.
     SetNics {
         nics: Option<NicChange>,
         pending: Option<PendingNicChange>,
     },
-    /// Replaces the list of guests that are to be attached again.
+    /// Replaces the list of guests to attach again.
     SetSaved(Vec<SavedGuest>),
-    /// Removes the guest of this name from that list.
+    /// Removes the guest with this name from the list of guests to attach again.
     RemoveSaved(String),
     /// Records whether the interface of a device was removed.
     SetLost { device: (usize, usize), lost: bool },
 }
 
-/// Everything that the specification has about one guest.
+/// The specification of one guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GuestSpec {
     pub(crate) place: usize,
     pub(crate) domain: DomainSpec,
-    /// Whether it is being attached or detached.
+    /// Whether the guest is being attached or detached.
     pub(crate) is_changing: bool,
-    /// Its section; `None`: unchanged since the file from which the machine was started.
+    /// The guest's section; `None` if it is unchanged since the machine's start.
     pub(crate) section: Option<Setting>,
     /// The origin of a guest that was attached since the start.
     pub(crate) origin: Option<Origin>,
     pub(crate) ports: Ports,
 }
 
-/// Devices of workers, by the worker's place and the number there.
+/// The pending part of a change of NICs. Devices are given by the worker's place and their number
+/// within the worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PendingNicChange {
     /// Devices to open before the workers restart.
     pub(crate) opens: Vec<(usize, usize)>,
-    /// Devices to close when they have restarted.
+    /// Devices to close after the workers have restarted.
     pub(crate) closes: Vec<(usize, usize)>,
-    /// The previous NICs; `None`: they are no longer restored.
+    /// The previous NICs; `None` once they can no longer be restored.
     pub(crate) back: Option<NicChange>,
 }
 
-/// The NICs of a machine, and each worker's part of them, by place.
+/// The NICs of a machine, and each worker's share of them, by place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NicChange {
     pub(super) nics: Option<Vec<Setting>>,

@@ -22,11 +22,12 @@ fn guest(name: &str) -> Setting {
     serde_json::from_str(&json).unwrap()
 }
 
-fn written(spec: &MachineSpec) -> String {
+fn json_of(spec: &MachineSpec) -> String {
     serde_json::to_string(spec).unwrap()
 }
 
-/// Applies a change, and applies it as the next manager reads it.
+/// Applies a change to both specifications. The second receives it through the journal's format,
+/// like the next manager.
 fn apply(both: &mut [MachineSpec; 2], change: SpecChange) {
     let text = serde_json::to_string(&change).unwrap();
     let [spec, next] = both;
@@ -35,7 +36,7 @@ fn apply(both: &mut [MachineSpec; 2], change: SpecChange) {
     assert_eq!(spec, next);
 }
 
-/// Changes the entry of a guest, also for the next manager.
+/// Changes the entry of a guest in both specifications.
 fn edit(both: &mut [MachineSpec; 2], name: &str, edit: impl FnOnce(&mut GuestSpec)) {
     let mut guest = both[0].guest(name).unwrap();
     edit(&mut guest);
@@ -50,7 +51,7 @@ fn nics_closed() -> SpecChange {
 }
 
 #[test]
-fn the_next_manager_knows_guests_that_return() {
+fn the_next_manager_knows_the_saved_guests() {
     let (spec, mut config) = spec();
     let mut both = [spec.clone(), spec];
     let saved = |name| SavedGuest {
@@ -71,9 +72,13 @@ fn the_next_manager_knows_guests_that_return() {
         origin.places.insert("/n".into(), [4, 5, 6]);
     });
     apply(&mut both, SpecChange::RemoveSaved("a".into()));
-    assert_eq!(both[0].saved_guests(), [saved("b")], "both of them");
-    // A new file has equal contents.
-    let again: MachineSpec = serde_json::from_str(&written(&both[0])).unwrap();
+    assert_eq!(
+        both[0].saved_guests(),
+        [saved("b")],
+        "both entries of `a` are removed"
+    );
+    // A new journal restores the same specification.
+    let again: MachineSpec = serde_json::from_str(&json_of(&both[0])).unwrap();
     assert_eq!(again, both[0]);
     let origin = again.origin("a").unwrap();
     assert_eq!((origin.user, origin.places["/n"]), (Some(9), [4, 5, 6]));
@@ -89,7 +94,7 @@ fn a_returning_guest_is_in_the_state_file_once() {
         guest: guest("a"),
         origin: Origin::default(),
     };
-    let left = |both: &[MachineSpec; 2]| crate::state_file::left(&both[0]).len();
+    let left = |both: &[MachineSpec; 2]| crate::state_file::guests_to_save(&both[0]).len();
     apply(&mut both, SpecChange::SetSaved(vec![saved]));
     assert_eq!(left(&both), 1);
     let (_, change) = both[0].admit(&mut config, &guest("a"), None).unwrap();
@@ -116,19 +121,19 @@ fn attach_then_detach_restores_the_specification() {
         edit(&mut both, name, |guest| guest.ports = ports);
         edit(&mut both, name, |guest| guest.is_changing = false);
     }
-    let there = &both[0];
-    assert_eq!((there.place("a"), there.place("b")), (Some(3), Some(4)));
-    assert!(!there.is_changing("a"));
+    let spec = &both[0];
+    assert_eq!((spec.place("a"), spec.place("b")), (Some(3), Some(4)));
+    assert!(!spec.is_changing("a"));
     // Another manager reads the same state.
     assert_eq!(
-        &serde_json::from_str::<MachineSpec>(&written(there)).unwrap(),
-        there
+        &serde_json::from_str::<MachineSpec>(&json_of(spec)).unwrap(),
+        spec
     );
-    assert_eq!(there.config().unwrap(), config);
-    let driver: DriverConfig = serde_json::from_str(&there.config_text(1)).unwrap();
+    assert_eq!(spec.config().unwrap(), config);
+    let driver: DriverConfig = serde_json::from_str(&spec.config_text(1)).unwrap();
     assert_eq!(driver.vifs.len(), 3);
-    // The interface `a-1-0` is not one of guest `a`.
-    assert_eq!(there.served(0, "a"), [3]);
+    // The interface `a-1-0` does not belong to guest `a`.
+    assert_eq!(spec.served(0, "a"), [3]);
     for name in ["a", "b"] {
         edit(&mut both, name, |guest| guest.is_changing = true);
         assert!(both[0].is_changing(name));
@@ -141,20 +146,20 @@ fn attach_then_detach_restores_the_specification() {
         config.remove(name);
     }
     assert_eq!(both[0], before);
-    // A free place is used again.
+    // A free place is reused.
     let (admitted, _) = both[0].admit(&mut config, &guest("c"), None).unwrap();
     assert_eq!(admitted.place, 3);
 }
 
-/// Returns the step to these NICs, beside the present ones.
+/// Returns the step that sets these NICs, and the configuration after it.
 fn nics(spec: &MachineSpec, nics: &str) -> (LiveConfig, NicsStep) {
     let file = config::ConfigFile {
         name: "f".into(),
         text: format!("{nics}{FILE}"),
     };
     let mut config = spec.config().unwrap();
-    let there = spec.live().unwrap();
-    let difference = live::reload::difference(there, &config, &[file]);
+    let spec = spec.live().unwrap();
+    let difference = live::reload::difference(spec, &config, &[file]);
     let step = difference.unwrap().nics.remove(0);
     config.set_nics(&step.nics).unwrap();
     (config, step)
@@ -177,9 +182,9 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     let nic_change = before.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().opens, opened);
-    // A new file also has the previous NICs.
-    both[1] = serde_json::from_str(&written(&both[0])).unwrap();
-    let there = both.clone();
+    // A new journal also has the previous NICs.
+    both[1] = serde_json::from_str(&json_of(&both[0])).unwrap();
+    let changing = both.clone();
     let change = both[0].end_nic_change(true);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&opened));
@@ -190,23 +195,23 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     apply(&mut both, nics_closed());
     assert_eq!(both[0], before);
 
-    let mut both = there;
+    let mut both = changing;
     let change = both[0].end_nic_change(false);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
     apply(&mut both, nics_closed());
-    let there = both[0].clone();
-    assert_eq!(there.config().unwrap(), config);
-    // If the NIC change is reverted, the NIC's device is not closed.
-    let (config, step) = nics(&there, "");
-    let nic_change = there.nic_change(&config, &step).unwrap();
+    let spec = both[0].clone();
+    assert_eq!(spec.config().unwrap(), config);
+    // If the removal of the NIC is reverted, its device is not closed.
+    let (config, step) = nics(&spec, "");
+    let nic_change = spec.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().closes, opened);
     let change = both[0].end_nic_change(true);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
     apply(&mut both, nics_closed());
-    assert_eq!(both[0], there);
+    assert_eq!(both[0], spec);
 }
 
 #[test]
@@ -223,7 +228,10 @@ fn a_full_machine_refuses_a_guest() {
 #[test]
 fn a_machine_without_a_file_has_no_edits() {
     let why = MachineSpec::default().config().unwrap_err();
-    assert_eq!(why, "its guests are those that it was started with");
+    assert_eq!(
+        why,
+        "the machine was started without a file, so its guests cannot change"
+    );
 }
 
 #[test]
@@ -240,11 +248,11 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
     assert_eq!(spec.config_text(1), "{}");
     assert_eq!(spec.workers(), [0]);
     let why = spec.admit(&mut config, &guest("c"), None).unwrap_err();
-    assert_eq!(why, "domain driver-1: its configuration makes no sense");
+    assert_eq!(why, "domain driver-1: its configuration is invalid");
 }
 
 #[test]
-fn rules_of_an_attached_guest_survive_every_end() {
+fn changed_rules_survive_restarts() {
     let (spec, mut config) = spec();
     let (admitted, change) = spec.admit(&mut config, &guest("a"), Some(7)).unwrap();
     let mut both = [spec.clone(), spec];
@@ -252,9 +260,11 @@ fn rules_of_an_attached_guest_survive_every_end() {
     let ports = both[0].ports(&admitted.vifs).unwrap();
     edit(&mut both, "a", |guest| guest.ports = ports);
     edit(&mut both, "a", |guest| guest.is_changing = false);
-    let wanted = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
-    let wanted: Setting = serde_json::from_str(wanted).unwrap();
-    let guest = config.with_rules(both[0].live().unwrap(), &wanted).unwrap();
+    let request = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
+    let request: Setting = serde_json::from_str(request).unwrap();
+    let guest = config
+        .with_rules(both[0].live().unwrap(), &request)
+        .unwrap();
     let changed = config.change(&guest).unwrap();
     for worker in both[0].workers() {
         let has = |text: &str| text.matches(r#""name":"no""#).count();
@@ -267,11 +277,11 @@ fn rules_of_an_attached_guest_survive_every_end() {
         ports.for_each(|vif| vif.change_to(&changed.vifs[0]));
         entry.section = Some(guest);
     });
-    // The next driver domain, the next manager, and the next machine.
+    // The next driver domain, the next manager and the next machine have the rules.
     for worker in both[0].workers() {
         assert!(both[0].config_text(worker).contains(r#""name":"no""#));
     }
     assert_eq!(both[1].config().unwrap(), config);
-    let left = crate::state_file::left(&both[0]);
+    let left = crate::state_file::guests_to_save(&both[0]);
     assert!(serde_json::to_string(&left).unwrap().contains(r#""no""#));
 }

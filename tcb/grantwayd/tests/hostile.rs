@@ -257,7 +257,7 @@ fn a_reply_of_false_length_is_rejected() {
     let daemon = Daemon::up(&machine(1));
     for claim in [u32::MAX, 95 * 4096 + 1] {
         let answer = daemon.order("g0", json!({ "do": "id", "claim": claim }));
-        assert_eq!(answer["error"], "the domain's reply makes no sense");
+        assert_eq!(answer["error"], "the domain's reply is invalid");
     }
     let whole = json!({ "do": "id", "claim": 95 * 4096 }).to_string();
     let answer = daemon.ask(&Control::Relay {
@@ -353,7 +353,7 @@ fn clients_cannot_block_the_monitor() {
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     drop(deaf);
     let unknown = daemon.order("nobody", json!({}));
-    assert_eq!(unknown["error"], "there is no domain nobody");
+    assert_eq!(unknown["error"], "domain nobody does not exist");
     let long = json!({ "text": "x".repeat(120_000) });
     assert_eq!(
         daemon.order("g0", long)["error"],

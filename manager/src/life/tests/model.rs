@@ -1,5 +1,5 @@
-//! Drives lives against a model of core, netd and driver domain that delays, loses, repeats and
-//! refuses answers, and whose domains and manager die at any point.
+//! Drives domains' lifecycles against a model of core, netd and driver domain. The model delays,
+//! loses, repeats and refuses answers, and its domains and manager die at any point.
 
 use super::super::*;
 use abi::mailbox::Request;
@@ -9,30 +9,30 @@ use std::collections::{BTreeMap, BTreeSet};
 const MS: u64 = 1_000_000;
 /// The driver domain has one worker.
 const WORKER: usize = 0;
-/// Requests for one domain at one time, far above those of a start.
+/// Maximum number of requests for one domain in one turn, far more than a start needs.
 const REQUESTS_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Time passes, and everything that is under way makes progress.
+    /// Advances the time; pending work makes progress.
     Pass(u64),
     Attach(usize),
     Detach(usize),
     Restart(usize),
     Hold(usize),
-    /// A process dies.
+    /// Kills a process.
     Die(usize),
-    /// The next request is refused, temporarily or permanently.
+    /// Refuses the next request, temporarily or permanently.
     Refuse {
         is_busy: bool,
     },
-    /// netd refuses devices for some milliseconds, because they are busy.
+    /// Makes netd refuse devices as busy for this number of milliseconds.
     Occupy(u64),
-    /// The next reply of a worker is lost.
+    /// Loses the next reply of a worker.
     Lose,
-    /// The core reports everything once more.
+    /// Makes the core repeat all its reports.
     Repeat,
-    /// The manager dies after this number of further requests, and another takes over.
+    /// Kills the manager after this number of further requests; another takes over.
     TakeOver(usize),
 }
 
@@ -68,7 +68,7 @@ struct Domain {
     stage: Stage,
     given: usize,
     is_connected: bool,
-    /// Whether another domain still has a page of it after its end.
+    /// Whether another domain still has a page of this domain after its exit.
     is_in_use: bool,
 }
 
@@ -76,16 +76,16 @@ struct Domain {
 struct Model {
     now: u64,
     spec: BTreeMap<usize, Entry>,
-    /// Ports in the worker's description: connections, by guest.
+    /// Connection numbers of the ports in the worker's description, by guest.
     served: BTreeMap<usize, u32>,
     lives: BTreeMap<usize, Life>,
     /// The core's reports that the manager has received, by place.
     reported: BTreeMap<usize, (u16, Stage, bool)>,
     domains: BTreeMap<usize, Domain>,
-    /// Devices that netd has open, and tokens of those that it opens.
+    /// Devices that netd has opened, and tokens of the devices that it is opening.
     open: BTreeSet<usize>,
     opening: BTreeSet<u32>,
-    /// Devices that netd opens for a process: the place and the domain, by token.
+    /// Devices that netd is opening for a process: place and domain, by token.
     giving: BTreeMap<u32, (usize, u16)>,
     given: BTreeMap<u32, Result<(), CoreError>>,
     connections: BTreeMap<usize, u32>,
@@ -97,15 +97,15 @@ struct Model {
     tokens: u32,
     ids: u16,
     refuse: Option<bool>,
-    /// When the devices are free again.
+    /// Time from which the devices are free again.
     free_ns: u64,
     lose: bool,
     requests: usize,
-    /// Requests until the manager dies.
+    /// Number of further requests until the manager dies.
     dies_after: Option<usize>,
 }
 
-/// The worker always restarts, guest 3 never does.
+/// Returns the limit of a domain's restart pause. The worker always restarts, guest 3 never.
 fn pause_ms(place: usize) -> Option<u32> {
     (place != 3).then_some(100)
 }
@@ -187,7 +187,7 @@ impl Model {
             domain.is_connected = false;
             if place == WORKER {
                 self.ports.clear();
-                // Requests in its mailbox have no reply.
+                // Requests in the worker's mailbox get no reply.
                 let lost = std::mem::take(&mut self.mail);
                 let none = || Err("the domain is not running".to_owned().into());
                 self.replies
@@ -196,7 +196,7 @@ impl Model {
         }
     }
 
-    /// The core reports where all domains stand.
+    /// Makes the core report the state of all domains.
     fn report(&mut self) {
         for (place, domain) in &self.domains {
             let reported = (domain.id, domain.stage, domain.is_connected);
@@ -204,7 +204,7 @@ impl Model {
         }
     }
 
-    /// Another manager knows the specification and what the core reports.
+    /// Starts another manager, which knows the specification and the core's reports.
     fn take_over(&mut self) {
         self.reported.clear();
         self.report();
@@ -227,7 +227,7 @@ impl Model {
         }
     }
 
-    /// Core, netd and the worker carry on with what they were asked.
+    /// Lets the core, netd and the worker complete their pending requests.
     fn progress(&mut self) {
         let worker_runs = self
             .domains
@@ -313,7 +313,10 @@ impl Model {
             if events.is_empty() {
                 match step(life, &reported, self.now) {
                     LifeStep::Wait(at) => {
-                        assert!(at.is_none_or(|at| at > self.now), "it waits for the past");
+                        assert!(
+                            at.is_none_or(|at| at > self.now),
+                            "the deadline has passed already"
+                        );
                         return;
                     }
                     LifeStep::Do(_) if self.dies_after == Some(0) => return,
@@ -338,7 +341,7 @@ impl Model {
                 }
             }
         }
-        panic!("domain {place} asks without end");
+        panic!("domain {place} needs requests without end");
     }
 
     fn workers(&self) -> BTreeMap<usize, WorkerView> {
@@ -396,7 +399,7 @@ impl Model {
     ) -> Vec<DomainEvent> {
         let (token, now) = (self.token(), self.now);
         let Some(life) = self.lives.get_mut(&place) else {
-            panic!("{place} has no life");
+            panic!("{place} has no lifecycle");
         };
         let starts = matches!(
             action,
@@ -447,7 +450,7 @@ impl Model {
                 assert!(self.open.contains(&place), "{place} has no device to give");
                 let domain = domain.unwrap();
                 assert_eq!((domain.given, domain.stage), (0, Stage::Built));
-                assert!(life.giving.is_none(), "{place} asks twice");
+                assert!(life.giving.is_none(), "{place} requests a device twice");
                 life.giving = Some(PendingGive::of_token(token));
                 self.giving.insert(token, (place, domain.id));
             }
@@ -503,7 +506,7 @@ impl Model {
         Vec::new()
     }
 
-    /// Lets time pass without faults until nothing is left to do.
+    /// Lets time pass without faults until no work is pending.
     fn pass_quiet_time(&mut self) {
         (self.refuse, self.lose, self.dies_after) = (None, false, None);
         if let Some(life) = self
@@ -513,7 +516,7 @@ impl Model {
         {
             life.restart("restarted");
         }
-        // Longer than the longest pause of a domain that could not be started.
+        // Longer than the longest pause after failed starts.
         for _ in 0..3000 {
             self.now += 3 * MS;
             self.progress();
@@ -544,8 +547,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After any sequence of faults and edits the machine reaches its specification, nothing else
-    /// remains, and an unchanged specification causes no request.
+    /// After any sequence of faults and edits, the machine matches its specification, no other
+    /// resource remains, and an unchanged specification causes no request.
     #[test]
     fn step_converges_leaks_nothing_and_rests(ops in prop::collection::vec(op(), 0..60)) {
         let mut model = Model::boot();
@@ -561,6 +564,6 @@ proptest! {
         model.check();
         let requests = model.requests;
         model.pass_quiet_time();
-        prop_assert_eq!(model.requests, requests, "an unchanged specification asks nothing");
+        prop_assert_eq!(model.requests, requests, "an unchanged specification causes no request");
     }
 }
