@@ -30,7 +30,7 @@ fn with_mapping(daemon: &Daemon) {
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
     let mapped = daemon.call("driver", HypercallKind::GrantMap, map(0, 0, false));
     assert_eq!(mapped.0, 0, "{}", mapped.1);
-    let look = json!({ "do": "look-slot", "slot": 0 });
+    let look = json!({ "do": "read-slot", "slot": 0 });
     assert_eq!(daemon.order("driver", look), 7);
 }
 
@@ -48,7 +48,7 @@ fn pages_are_mapped_used_and_unmapped() {
     ];
     let statuses = daemon.statuses("driver", HypercallKind::GrantMap, &maps);
     assert_eq!(statuses, [0, 0, -8, 0]);
-    let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
+    let look = |slot: u32| daemon.order("driver", json!({ "do": "read-slot", "slot": slot }));
     let fill = |slot: u32, byte: u8| {
         daemon.order(
             "driver",
@@ -61,7 +61,7 @@ fn pages_are_mapped_used_and_unmapped() {
     );
     assert_eq!([fill(1, 8), fill(3, 8)], ["fault", "fault"]);
     assert_eq!(fill(0, 8), "done");
-    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 3 })), 8);
+    assert_eq!(daemon.order("g0", json!({ "do": "read", "frame": 3 })), 8);
 
     let guest = daemon.domain_audit("g0");
     assert_eq!(
@@ -112,10 +112,10 @@ fn bytes_are_copied_between_granted_pages() {
     let statuses = daemon.statuses("driver", HypercallKind::GrantCopy, &ops);
     assert_eq!(statuses, [0, 0, -8]);
     assert_eq!(
-        daemon.order("driver", json!({ "do": "look", "frame": 9 })),
+        daemon.order("driver", json!({ "do": "read", "frame": 9 })),
         42
     );
-    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 1 })), 42);
+    assert_eq!(daemon.order("g0", json!({ "do": "read", "frame": 1 })), 42);
     daemon.down();
 }
 
@@ -125,7 +125,7 @@ fn driver_killed_with_mappings_leaks_nothing() {
     with_mapping(&daemon);
     let driver = daemon.domain_status("driver");
     kill(driver["pid"].as_i64().unwrap());
-    daemon.gone("driver");
+    daemon.await_exit("driver");
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
     let end = json!({ "do": "grant", "index": 0, "end": true });
@@ -146,7 +146,7 @@ fn memory_of_dead_guest_remains_until_unmapped() {
     });
     assert_eq!(daemon.domain_audit("g0")["owned"], 16);
     assert_eq!(
-        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        daemon.order("driver", json!({ "do": "read-slot", "slot": 0 })),
         7
     );
     let (status, _) = daemon.call("driver", HypercallKind::GrantMap, map(0, 1, true));
@@ -155,7 +155,7 @@ fn memory_of_dead_guest_remains_until_unmapped() {
         daemon.call("driver", HypercallKind::GrantUnmap, [0; 3]).0,
         0
     );
-    daemon.gone("g0");
+    daemon.await_exit("g0");
     daemon.down();
 }
 
@@ -214,7 +214,7 @@ fn unmap_timeout_kills_the_domain() {
     let unmap = json!({ "do": "call", "kind": HypercallKind::GrantUnmap as u32, "ops": [[0]] });
     // The monitor kills the driver during this call.
     daemon.order("driver", unmap);
-    let state = daemon.gone("driver");
+    let state = daemon.await_exit("driver");
     assert_eq!(state, "killed: lost: the agent did not answer in time");
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     daemon.down();

@@ -44,7 +44,7 @@ impl<'a> Pages<'a> {
 
     fn read_page(&self, domain: &str, slot: u32) -> Value {
         self.daemon
-            .order(domain, json!({ "do": "look-slot", "slot": slot }))
+            .order(domain, json!({ "do": "read-slot", "slot": slot }))
     }
 
     /// Makes the guest accept a page at a slot, through the entry with the same number.
@@ -123,7 +123,7 @@ fn guest_with_silent_agent_is_killed() {
     daemon.stop_agent("g0");
     assert_eq!(pages.transfer(1, 2), -2);
     assert_eq!(pages.read_page("driver", 1), 9);
-    daemon.gone("g0");
+    daemon.await_exit("g0");
     // The driver keeps its pages until it releases them. It cannot exchange them, because the other
     // end is dead.
     assert_eq!(pages.transfer(1, 2), -4);
@@ -152,7 +152,7 @@ fn driver_with_silent_agent_is_killed() {
         json!({ "do": "call", "kind": HypercallKind::GrantTransfer as u32, "ops": [op.encode()] });
     // The driver dies in this call.
     daemon.order("driver", call);
-    daemon.gone("driver");
+    daemon.await_exit("driver");
     assert_eq!(pages.read_page("g0", 2), 9);
     assert_eq!(daemon.domain_audit("g0")["owned"], 16 + PAGES);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -165,7 +165,7 @@ fn pages_of_a_dead_guest_are_released() {
     let pages = Pages::new(&daemon);
     pages.fill("g0", 2, 7);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    daemon.gone("g0");
+    daemon.await_exit("g0");
     assert_eq!(pages.transfer(0, 2), -4);
     for slot in 0..PAGES {
         assert_eq!(pages.read_page("driver", slot), 0);

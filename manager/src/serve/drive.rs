@@ -277,7 +277,7 @@ impl ManagerServer<'_> {
         let console = self.consoles.get(place);
         let output = match console.map_or("", |console| console.last_line()) {
             "" => String::new(),
-            line => format!("; it said: {line}"),
+            line => format!("; last output: {line}"),
         };
         let id = self.state.id(place);
         let how = id.map_or("", |id| self.state.text(id));

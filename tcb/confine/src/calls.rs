@@ -1,4 +1,4 @@
-//! The system calls that a helper may make: the whole policy, as data with reasons.
+//! The system calls that each helper may make: the whole policy, as data with reasons.
 
 /// The condition under which a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,22 +11,22 @@ pub enum When {
     Has(u8, u64),
     /// This argument has none of these bits.
     HasNot(u8, u64),
-    /// This argument is one of these.
+    /// This argument is one of these values.
     OneOf(u8, &'static [u64]),
-    /// This argument is the caller's own process id.
+    /// This argument is the caller's process id.
     Own(u8),
 }
 
-/// An allowed call.
+/// An allowed system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its number.
+    /// The number of the call.
     pub number: i64,
-    /// The condition.
+    /// The condition under which it is allowed.
     pub when: When,
 }
 
-/// A list of calls: `SYS_NAME When;` for each, with `libc` and [`When`] in scope.
+/// Makes a list of calls from entries `SYS_NAME When;`, with `libc` and [`When`] in scope.
 #[macro_export]
 macro_rules! calls {
     ($($number:ident $when:expr;)*) => {
@@ -34,15 +34,15 @@ macro_rules! calls {
     };
 }
 
-/// The flags of a new thread, which shares all memory and is not a process.
+/// The flags of a new thread. A new process lacks them.
 const THREAD: u64 = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
-/// Executable memory.
+/// The protection flag of executable memory.
 const EXEC: u64 = libc::PROT_EXEC as u64;
 const NEWNET: u64 = libc::CLONE_NEWNET as u64;
 const FIONBIO: u64 = libc::FIONBIO;
 
-/// Calls of every program except the broker, which affect inherited descriptors and private memory.
-/// None of them opens anything.
+/// Calls of every program except the broker. They affect only inherited descriptors and private
+/// memory; none of them opens a file or a socket.
 pub const COMMON: &[Call] = &calls! {
     // Links and sealed files.
     SYS_read When::Always;
@@ -71,7 +71,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_mremap When::Always;
     SYS_madvise When::Always;
     SYS_brk When::Always;
-    // Threads by clone: another filter makes clone3 fail with ENOSYS.
+    // Threads. `clone3` is listed here because another filter makes it fail with ENOSYS.
     SYS_clone When::Has(0, THREAD);
     SYS_clone3 When::Always;
     SYS_set_robust_list When::Always;
@@ -83,7 +83,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_sched_getaffinity When::Always;
     SYS_exit When::Always;
     SYS_exit_group When::Always;
-    // Time, signals, harmless facts about the caller.
+    // Time, signals, and harmless information about the caller.
     SYS_clock_gettime When::Always;
     SYS_clock_nanosleep When::Always;
     SYS_nanosleep When::Always;
@@ -92,7 +92,7 @@ pub const COMMON: &[Call] = &calls! {
     SYS_rt_sigprocmask When::Always;
     SYS_rt_sigreturn When::Always;
     SYS_sigaltstack When::Always;
-    // `abort` ends the process by this.
+    // `abort` kills the process by this call.
     SYS_tgkill When::Own(0);
     SYS_getpid When::Always;
     SYS_gettid When::Always;
@@ -103,22 +103,23 @@ pub const COMMON: &[Call] = &calls! {
 pub const SERVING: &[Call] = &calls! {
     SYS_accept4 When::Always;
     SYS_shutdown When::Always;
-    // The log is rotated by copying.
+    // The manager rotates the log by copying it.
     SYS_ftruncate When::Always;
     SYS_copy_file_range When::Always;
     SYS_sendfile When::Always;
     SYS_splice When::Always;
 };
 
-/// The manager waits for the consoles of all domains at once.
+/// Calls by which the manager waits for the consoles of all domains.
 pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_create1 When::Always;
     SYS_epoll_ctl When::Always;
     SYS_epoll_pwait2 When::Always;
 };
 
-/// Requests of TAPs, of ethtool, of VFIO, and for numbers and names of interfaces. None of them
-/// maps memory for a device. No terminal request is included: TIOCSTI would type into one.
+/// ioctl requests of TAPs, ethtool and VFIO, and for the numbers and names of interfaces. None of
+/// them maps memory for a device. Terminal requests are excluded: TIOCSTI would insert input into a
+/// terminal.
 const REQUESTS: &[u64] = &[
     FIONBIO,
     0x3b66,      // VFIO_SET_IOMMU
@@ -141,7 +142,7 @@ const REQUESTS: &[u64] = &[
     0x8004_54e1, // TUNSETFILTEREBPF
 ];
 
-/// Families of sockets. Unix sockets are excluded: by one, root could command systemd.
+/// Families of sockets. Unix sockets are excluded, because root could control systemd through one.
 const FAMILIES: &[u64] = &[
     libc::AF_INET as u64,
     libc::AF_NETLINK as u64,
@@ -149,8 +150,9 @@ const FAMILIES: &[u64] = &[
     libc::AF_XDP as u64,
 ];
 
-/// Commands of bpf(2): maps, and the links that attach programs to interfaces. None of them loads a
-/// program, attaches one to a trace point, or opens another process's object by its number.
+/// Commands of bpf(2) for maps, and for the links that attach programs to interfaces. None of them
+/// loads a program, attaches a program to a trace point, or opens another process's object by its
+/// number.
 const BPF_COMMANDS: &[u64] = &[
     0,  // BPF_MAP_CREATE
     1,  // BPF_MAP_LOOKUP_ELEM
@@ -161,24 +163,25 @@ const BPF_COMMANDS: &[u64] = &[
     28, // BPF_LINK_CREATE
 ];
 
-/// netd opens and configures devices.
+/// Calls by which netd opens and configures devices.
 pub(crate) const DEVICES: &[Call] = &calls! {
-    // The TAP driver, and settings of network namespaces: Landlock restricts the paths.
+    // The TAP driver, and settings of network namespaces. Landlock restricts the paths.
     SYS_openat When::Always;
     // Checks whether a file is a namespace.
     SYS_fstatfs When::Always;
-    // Netlink, ethtool's requests, sockets for XDP.
+    // Netlink, ethtool requests, and XDP sockets.
     SYS_socket When::OneOf(0, FAMILIES);
-    // A domain's link.
+    // The link to a domain.
     SYS_socketpair When::Is(0, libc::AF_UNIX as u64);
     SYS_bind When::Always;
     SYS_setsockopt When::Is(1, libc::SOL_PACKET as u64);
     SYS_ioctl When::OneOf(1, REQUESTS);
     SYS_bpf When::OneOf(0, BPF_COMMANDS);
-    // Network namespaces, including a new one for the near end of a pair; no other kind.
+    // Network namespaces, including a new one for the near end of a veth pair. No other type of
+    // namespace.
     SYS_setns When::Is(1, NEWNET);
     SYS_unshare When::Is(0, NEWNET);
-    // Grace periods.
+    // Waits for grace periods.
     SYS_membarrier When::Always;
     // Configuration space and interrupt of a PCI device.
     SYS_pwrite64 When::Always;
@@ -204,7 +207,7 @@ pub(crate) const BROKER_CALLS: &[Call] = &calls! {
     SYS_fchmodat When::Always;
     SYS_unlinkat When::Always;
     SYS_statx When::Always;
-    // The drivers and the groups of PCI devices.
+    // The drivers and the IOMMU groups of PCI devices.
     SYS_readlink When::Always;
     SYS_getdents64 When::Always;
     // The link, sealed files, `/proc/PID/stat`.

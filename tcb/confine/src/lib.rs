@@ -1,6 +1,6 @@
 //! Confinement of a program: its user, capabilities, files and system calls. The core's helpers
 //! confine themselves, and so does the driver domain on Xen. [`confine`] confines the calling
-//! thread and all threads that it starts, so a program calls it before anything else.
+//! thread and all threads that it starts, so a program calls it before it starts threads.
 //!
 //! A call that is not on the list fails with EPERM. No list contains a call that starts a program,
 //! traces a process, or mounts. [`roles`] has the rights of each helper.
@@ -35,17 +35,17 @@ use std::os::unix::fs::MetadataExt;
 pub struct Rights<'a> {
     /// The program's name, for messages.
     pub name: &'a str,
-    /// The user and group that it changes to; unset: unchanged.
+    /// The user and group to which the program changes. Unset: unchanged.
     pub user: Option<u32>,
-    /// The capabilities that it keeps, of those that it has.
+    /// The capabilities that the program keeps, if it has them.
     pub keep: CapabilitySet,
-    /// Whether it ends when its parent does.
+    /// Whether the kernel kills the program when its parent exits.
     pub ends_with_parent: bool,
-    /// The files and folders beneath which it may open files; unset: no Landlock. Landlock also
-    /// denies access to other processes: their memory, descriptors and namespaces, and signals to
-    /// them.
+    /// The files that the program may open, and the folders beneath which it may open files. Unset:
+    /// no Landlock. Landlock also denies access to other processes: their memory, descriptors and
+    /// namespaces, and signals to them.
     pub files: Option<&'a [&'a str]>,
-    /// System calls; for a call that is listed twice, the later entry applies.
+    /// The allowed system calls. For a call that is listed twice, the later entry applies.
     pub calls: &'a [&'a [Call]],
 }
 
@@ -60,16 +60,17 @@ pub fn own_user() -> Option<u32> {
 /// Drops all rights except `rights`. Returns the restrictions that this system does not support.
 ///
 /// # Errors
-/// Capabilities could not be dropped, or the filter is not in force. The caller must exit then.
+/// Capabilities could not be dropped, or the filter could not be installed. The caller must then
+/// exit.
 pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let mut missing = Vec::new();
     let had = capabilities(None)?.permitted;
-    // First, since it needs a capability itself. A failure is harmless: with NO_NEW_PRIVS (below),
-    // the program cannot regain capabilities that remain in the bounding set.
+    // The first step, because it needs a capability. A failure is harmless: with NO_NEW_PRIVS
+    // (below), the program cannot regain capabilities that remain in the bounding set.
     for capability in had.difference(rights.keep).iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
-    // Otherwise the change of user would drop all capabilities.
+    // Without this flag, the change of user would drop all capabilities.
     set_keep_capabilities(!rights.keep.is_empty())?;
     if let Some(user) = rights.user
         && become_user(user).is_err()
@@ -92,8 +93,8 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     }
     set_no_new_privs(true)?;
     if rights.ends_with_parent {
-        // After the change of user, which resets it. If the parent has ended already, its end of
-        // the link is closed, which ends the program as well.
+        // After the change of user, which resets the signal. If the parent has exited already, its
+        // end of the link is closed, and the program exits as well.
         set_parent_process_death_signal(Some(Signal::KILL))?;
     }
     if let Some(files) = rights.files
@@ -115,8 +116,9 @@ fn become_user(user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The C library tries clone3 first, whose flags a filter cannot read, and accepts only ENOSYS as
-/// "use clone". If two filters disagree, the one that denies applies.
+/// Returns a filter by which clone3 fails with ENOSYS. The C library tries clone3 first, whose
+/// flags a filter cannot read, and falls back to clone only after ENOSYS. If two filters disagree,
+/// the denial applies.
 fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = [(libc::SYS_clone3, vec![])].into_iter().collect();
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);

@@ -6,7 +6,7 @@ use std::fs::read_to_string;
 /// starts.
 ///
 /// # Errors
-/// The reason, in one sentence.
+/// The reason why domains cannot run, in one sentence.
 pub fn probe() -> Result<(), String> {
     let release = setting("kernel/osrelease").ok_or("/proc is not mounted")?;
     let (major, minor) = kernel_version(&release)?;
@@ -20,7 +20,7 @@ pub fn probe() -> Result<(), String> {
         return Err("the kernel has no seccomp user notification".into());
     }
     if setting("kernel/yama/ptrace_scope").as_deref() == Some("3") {
-        return Err("tracing is switched off (kernel.yama.ptrace_scope = 3)".into());
+        return Err("tracing is disabled (kernel.yama.ptrace_scope = 3)".into());
     }
     Ok(())
 }

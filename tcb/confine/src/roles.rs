@@ -1,9 +1,9 @@
-//! The rights of the core's helpers. A program adds the user id that it changes to.
+//! The rights of the core's helpers. Each program adds the user id to which it changes.
 
 use crate::calls::{BROKER_CALLS, COMMON, CONSOLES, DEVICES, SERVING};
 use crate::{CapabilitySet, Rights};
 
-/// The manager, which opens nothing.
+/// Rights of the manager, which opens no files.
 pub const MANAGER: Rights<'_> = Rights {
     name: "the manager",
     user: None,
@@ -13,11 +13,12 @@ pub const MANAGER: Rights<'_> = Rights {
     calls: &[COMMON, SERVING, CONSOLES],
 };
 
-/// netd, which opens the TAP driver and settings of network namespaces. Its broker opens the rest.
+/// Rights of netd, which opens the TAP driver and settings of network namespaces. Its broker opens
+/// all other files.
 pub const NETD: Rights<'_> = Rights {
     name: "netd",
     user: None,
-    // CAP_SYS_ADMIN, to enter network namespaces.
+    // CAP_SYS_ADMIN is needed to enter network namespaces.
     keep: CapabilitySet::NET_ADMIN
         .union(CapabilitySet::NET_RAW)
         .union(CapabilitySet::BPF)
@@ -27,13 +28,13 @@ pub const NETD: Rights<'_> = Rights {
     calls: &[COMMON, DEVICES],
 };
 
-/// netd's broker, which opens and creates files by name, and loads programs. It keeps its user, who
-/// owns the `pcap` files.
+/// Rights of netd's broker, which opens and creates files by name, and loads BPF programs. It keeps
+/// its user, who owns the `pcap` files.
 pub const BROKER: Rights<'_> = Rights {
     name: "netd's broker",
     user: None,
-    // For finding network namespaces of other users' processes, for loading programs, for giving
-    // sockets to virtual machine monitors' users, and for connecting to theirs.
+    // Needed to find network namespaces of other users' processes, to load BPF programs, to give
+    // sockets to the users of virtual machine monitors, and to connect to their sockets.
     keep: CapabilitySet::SYS_PTRACE
         .union(CapabilitySet::BPF)
         .union(CapabilitySet::NET_ADMIN)

@@ -5,7 +5,7 @@ use std::fs::File;
 
 mod tables;
 
-/// Confines a thread and runs `work` on it. The thread stays confined until it ends.
+/// Runs `work` in a confined thread, which exits afterwards.
 fn confined<T: Send>(rights: &Rights<'_>, work: impl FnOnce(String) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -19,7 +19,7 @@ fn confined<T: Send>(rights: &Rights<'_>, work: impl FnOnce(String) -> T + Send)
 
 #[test]
 fn a_manager_has_no_capability_and_opens_nothing() {
-    let (left, opened, started, made) = confined(&MANAGER, |left| {
+    let (status, opened, started, made) = confined(&MANAGER, |status| {
         let opened = File::open("/dev/null").map(drop);
         let started = std::process::Command::new("/bin/true").spawn().map(drop);
         let made = rustix::net::socket(
@@ -27,10 +27,10 @@ fn a_manager_has_no_capability_and_opens_nothing() {
             rustix::net::SocketType::STREAM,
             None,
         );
-        (left, opened, started, made.map(drop))
+        (status, opened, started, made.map(drop))
     });
     for line in ["CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
-        assert!(left.contains(line), "{left}");
+        assert!(status.contains(line), "{status}");
     }
     let denied = Some(libc::EPERM);
     assert_eq!(opened.unwrap_err().raw_os_error(), denied);
@@ -40,12 +40,12 @@ fn a_manager_has_no_capability_and_opens_nothing() {
 
 #[test]
 fn netd_enters_only_network_namespaces() {
-    let left = confined(&NETD, |_| {
+    let entered = confined(&NETD, |_| {
         let own = File::open("/proc/thread-self/ns/user").unwrap();
         let kind = rustix::thread::LinkNameSpaceType::User;
         rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&own), Some(kind))
     });
-    assert_eq!(left, Err(Errno::PERM));
+    assert_eq!(entered, Err(Errno::PERM));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn only_listed_requests_are_allowed() {
 }
 
 #[test]
-fn a_confined_thread_starts_threads() {
+fn a_confined_thread_can_start_threads() {
     assert_eq!(
         confined(&MANAGER, |_| std::thread::spawn(|| 2).join().unwrap()),
         2

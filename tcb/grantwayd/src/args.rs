@@ -5,18 +5,18 @@ use std::path::PathBuf;
 /// The arguments of `grantwayd`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// The file of the state that outlives this process, if any.
+    /// The state file, which outlives this process, if any.
     pub(crate) state: Option<PathBuf>,
     /// The folder of this program and its helpers.
-    pub(crate) beside: PathBuf,
+    pub(crate) helpers: PathBuf,
     /// The folder of the domains' programs.
     pub(crate) programs: PathBuf,
     /// The name of the driver domain's program.
     pub(crate) driver: &'static str,
-    /// Whether to end once standard output has no reader.
+    /// Whether to shut down the machine once standard output has no reader.
     pub(crate) with_reader: bool,
     /// Arguments for the manager.
-    pub(crate) of_manager: Vec<String>,
+    pub(crate) manager_args: Vec<String>,
 }
 
 impl Args {
@@ -24,31 +24,31 @@ impl Args {
         driver: &'static str,
         mut args: impl Iterator<Item = String>,
     ) -> Result<Self, String> {
-        let (mut with_reader, mut programs, mut of_manager) = (false, None, Vec::new());
+        let (mut with_reader, mut programs, mut manager_args) = (false, None, Vec::new());
         let mut state = None;
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--with-reader" => with_reader = true,
                 "--programs" => programs = Some(args.next().ok_or("--programs needs a value")?),
                 "--state" => state = Some(args.next().ok_or("--state needs a value")?),
-                _ => of_manager.push(arg),
+                _ => manager_args.push(arg),
             }
         }
         let own = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
-        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+        let helpers = own.parent().map(PathBuf::from).unwrap_or_default();
         Ok(Self {
-            programs: programs.map_or_else(|| beside.clone(), PathBuf::from),
+            programs: programs.map_or_else(|| helpers.clone(), PathBuf::from),
             driver,
             state: state.map(PathBuf::from),
-            beside,
+            helpers,
             with_reader,
-            of_manager,
+            manager_args,
         })
     }
 
     /// Returns the paths of the manager's sockets.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &str> {
-        let pairs = self.of_manager.chunks_exact(2);
+        let pairs = self.manager_args.chunks_exact(2);
         pairs.filter_map(|pair| match pair {
             [name, path] if ["--socket", "--metrics"].contains(&name.as_str()) => Some(&**path),
             _ => None,
@@ -65,26 +65,26 @@ mod tests {
     }
 
     #[test]
-    fn arguments() {
+    fn arguments_are_parsed() {
         let given = "--socket /s --programs /p --state /x --log /l";
         let given: Vec<&str> = given.split(' ').collect();
         let args = parse(&given).unwrap();
         let expected = Args {
             state: Some("/x".into()),
-            beside: args.beside.clone(),
+            helpers: args.helpers.clone(),
             programs: "/p".into(),
             driver: "driver",
             with_reader: false,
-            of_manager: ["--socket", "/s", "--log", "/l"].map(str::to_owned).into(),
+            manager_args: ["--socket", "/s", "--log", "/l"].map(str::to_owned).into(),
         };
         assert_eq!(args, expected);
-        assert!(args.beside.is_absolute());
+        assert!(args.helpers.is_absolute());
         let metrics = ["--with-reader", "--log", "--socket", "--metrics", "/m"];
         let args = parse(&metrics).unwrap();
         assert!(args.with_reader);
         assert!(
             args.sockets().eq(["/m"]),
-            "a log file may be named like an option"
+            "a log file may have the name of an option"
         );
         let error = parse(&["--programs"]).unwrap_err();
         assert!(error.contains("needs a value"), "{error}");

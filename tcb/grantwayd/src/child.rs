@@ -1,4 +1,4 @@
-//! A helper program: its start, its pidfd, and its restarts.
+//! Helper programs: start, link, pidfd, and restarts.
 
 use abi::core::{BYTES, JOURNAL_VAR, Message, Record};
 use link::{Link, LinkError, Received};
@@ -11,25 +11,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The pause before the second of several consecutive starts …
+/// Pause before the second of several consecutive starts. It doubles up to [`PAUSE_MAX_NS`].
 const PAUSE_MIN_NS: u64 = 10_000_000;
-/// … and the longest one.
+/// Maximum pause between consecutive starts.
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
-/// A helper that runs for this long counts as having started well.
+/// Time after which a running helper counts as steady, so that its next restart has the minimum
+/// pause.
 const STEADY_NS: u64 = 10_000_000_000;
-/// The largest number of unread records. A helper that leaves more unread is killed.
+/// Maximum number of unread records. The core kills a helper that leaves more unread.
 const OUTBOX_MAX: usize = 4096;
 
 /// One of the two helpers.
 #[derive(Debug)]
 pub(crate) struct Helper {
     program: PathBuf,
-    /// The arguments, for the helper that prints the first line.
+    /// The arguments of the manager, which also inherits standard output; `None` for netd.
     args: Option<Vec<String>>,
     running: Option<RunningChild>,
-    /// Consecutive starts that ended soon.
+    /// Number of consecutive short-lived processes.
     in_a_row: u32,
-    /// When to restart it.
+    /// Time of the next start.
     start_ns: u64,
 }
 
@@ -38,11 +39,12 @@ struct RunningChild {
     child: Child,
     pidfd: OwnedFd,
     since_ns: u64,
-    /// `None` after an error of the protocol.
+    /// The link; `None` after a protocol error.
     link: Option<Link>,
-    /// The link on which an error occurred; it may hold further messages, which are not read.
-    over: Option<Link>,
-    /// Messages that wait until it reads earlier ones.
+    /// The link on which a protocol error occurred. It may hold further messages, which the core
+    /// does not read.
+    failed_link: Option<Link>,
+    /// Messages that wait until the helper has read earlier ones.
     outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
 }
 
@@ -72,7 +74,7 @@ impl RunningChild {
 }
 
 impl Helper {
-    /// Returns the helper `name`, in the folder of the core's program.
+    /// Returns the helper `name` in the folder of the core's program.
     pub(crate) fn new(beside: &Path, name: &str, args: Option<&[String]>) -> Self {
         Self {
             program: beside.join(name),
@@ -83,7 +85,7 @@ impl Helper {
         }
     }
 
-    /// Starts the helper; its standard input is the other end of its link.
+    /// Starts the helper. Its standard input is the other end of its link.
     pub(crate) fn start(&mut self, now_ns: u64) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.program.display());
         let (ours, theirs) = Link::pair().map_err(failed)?;
@@ -99,21 +101,21 @@ impl Helper {
             })
             .spawn()
             .map_err(failed)?;
-        // On failure the link is closed, and the helper ends.
+        // On failure, the link is closed, and the helper exits.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         self.running = Some(RunningChild {
             child,
             pidfd: pidfd.map_err(|error| failed(error.into()))?,
             since_ns: now_ns,
             link: Some(ours),
-            over: None,
+            failed_link: None,
             outbox: VecDeque::new(),
         });
         Ok(())
     }
 
-    /// Restarts the helper if that is due. Returns whether it was started.
-    pub(crate) fn start_again(&mut self, now_ns: u64) -> bool {
+    /// Restarts the helper if it is due. Returns whether it was started.
+    pub(crate) fn restart_if_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.due_ns().is_some_and(|due| now_ns >= due);
         let started = is_due && self.start(now_ns).is_ok();
         if is_due && !started {
@@ -136,13 +138,14 @@ impl Helper {
         link.into_iter().chain([pidfd]).collect()
     }
 
-    /// Returns whether it runs and its link is open.
-    pub(crate) fn listens(&self) -> bool {
+    /// Returns whether the helper runs and its link is open.
+    pub(crate) fn is_linked(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.link.is_some())
     }
 
-    /// Sends a record, now or once the helper reads. Kills a helper that leaves too many unread.
+    /// Sends a record, or queues it until the helper reads. Kills a helper that leaves too many
+    /// records unread.
     pub(crate) fn send<M: Message>(&mut self, record: &Record<M>, fds: Vec<OwnedFd>) {
         if let Some(running) = &mut self.running {
             running.outbox.push_back((record.encode(), fds));
@@ -152,45 +155,45 @@ impl Helper {
         }
     }
 
-    /// Receives the next record, if any. Kills a helper that breaks the protocol.
+    /// Receives the next record, if any. Kills a helper that violates the protocol.
     pub(crate) fn receive<M: Message>(&mut self) -> Option<Received<M>> {
         let running = self.running.as_mut()?;
         running.receive().unwrap_or_else(|error| {
             if !matches!(error, LinkError::Closed) {
                 let name = self.program.display();
-                eprintln!("grantwayd: {name} is killed: {error}");
+                eprintln!("grantwayd: {name} was killed: {error}");
             }
-            running.over = running.link.take();
+            running.failed_link = running.link.take();
             running.kill();
             None
         })
     }
 
-    /// Closes the link, so that the helper ends by itself.
-    pub(crate) fn hang_up(&mut self) {
+    /// Closes the link, so that the helper exits.
+    pub(crate) fn close_link(&mut self) {
         if let Some(running) = &mut self.running {
             running.link = None;
         }
     }
 
-    /// Returns when to start the helper; `None` while it runs.
+    /// Returns the time of the next start, or `None` while the helper runs.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.running.is_none().then_some(self.start_ns)
     }
 
-    /// Records that the helper has ended, or could not be started; the delay of the next start
-    /// depends on the number of consecutive short-lived starts. Returns the descriptors of messages
-    /// that were not sent or not read, which may be the last descriptors of their objects.
+    /// Records that the helper has exited or could not be started, and schedules the next start.
+    /// Returns the descriptors of messages that were not sent or not read. They may be the last
+    /// descriptors of their objects.
     pub(crate) fn ended(&mut self, now_ns: u64) -> Vec<OwnedFd> {
-        let mut left = Vec::new();
+        let mut unsent = Vec::new();
         if let Some(mut running) = self.running.take() {
-            let links = [running.link.take(), running.over.take()];
-            left.extend(links.into_iter().flatten().map(OwnedFd::from));
-            left.extend(running.outbox.drain(..).flat_map(|(_, fds)| fds));
+            let links = [running.link.take(), running.failed_link.take()];
+            unsent.extend(links.into_iter().flatten().map(OwnedFd::from));
+            unsent.extend(running.outbox.drain(..).flat_map(|(_, fds)| fds));
             if now_ns.saturating_sub(running.since_ns) >= STEADY_NS {
                 self.in_a_row = 0;
             }
-            // A helper whose link is closed ends soon; kill it at once.
+            // A helper whose link is closed would exit only later.
             running.kill();
             let _ = running.child.wait();
         }
@@ -199,12 +202,12 @@ impl Helper {
         left
     }
 
-    /// Kills the helper. Its pidfd reports the end.
+    /// Kills the helper. Its pidfd reports the exit.
     pub(crate) fn kill(&self) {
         self.running.iter().for_each(RunningChild::kill);
     }
 
-    /// Waits for the helper to end by itself, until `until_ns` at most, and then kills it.
+    /// Waits until `until_ns` for the helper to exit, and then kills it.
     pub(crate) fn end(&mut self, until_ns: u64) {
         if let Some(running) = &self.running {
             let end = ((), running.pidfd.as_fd(), PollFlags::IN);
@@ -214,13 +217,13 @@ impl Helper {
         self.ended(0);
     }
 
-    /// Returns its process id; 0 if it does not run.
+    /// Returns the helper's process id, or 0 if it does not run.
     pub(crate) fn pid(&self) -> i32 {
         let running = self.running.as_ref();
         running.map_or(0, |running| running.child.id() as i32)
     }
 
-    /// CPU time of its threads in nanoseconds.
+    /// Returns the CPU time of the helper's threads, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
         sandbox::cpu_ns(self.pid()).unwrap_or(0)
     }
@@ -244,21 +247,21 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_ends_is_due_after_a_pause() {
+    fn an_exited_helper_is_due_after_a_pause() {
         let mut helper = Helper::new(Path::new("/bin"), "true", None);
-        assert!(helper.start_again(0));
-        assert_eq!((helper.due_ns(), helper.listens()), (None, true));
-        helper.hang_up();
-        assert!(!helper.listens());
+        assert!(helper.restart_if_due(0));
+        assert_eq!((helper.due_ns(), helper.is_linked()), (None, true));
+        helper.close_link();
+        assert!(!helper.is_linked());
         helper.ended(1);
-        assert!(!helper.start_again(PAUSE_MIN_NS));
+        assert!(!helper.restart_if_due(PAUSE_MIN_NS));
         assert_eq!(helper.due_ns(), Some(1 + PAUSE_MIN_NS));
         let mut missing = Helper::new(Path::new("/nowhere"), "x", None);
         let error = missing.start(0).unwrap_err();
         assert!(error.starts_with("/nowhere/x: "), "{error}");
     }
 
-    /// Closing these descriptors may take a long time.
+    /// The caller must close these descriptors, because closing them may take long.
     #[test]
     fn messages_after_a_protocol_error_are_returned() {
         let mut helper = Helper::new(Path::new("/bin"), "true", None);
@@ -266,7 +269,7 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         helper.running.as_mut().unwrap().link = Some(ours);
         theirs.send_bytes(&[0xff; BYTES], &[]).unwrap();
-        assert!(helper.receive::<NetdReply>().is_none() && !helper.listens());
+        assert!(helper.receive::<NetdReply>().is_none() && !helper.is_linked());
         let left = helper.ended(0);
         assert_eq!(left.len(), 1, "the link may hold further messages");
         theirs.send_bytes(&[0; BYTES], &[]).unwrap();

@@ -1,8 +1,8 @@
 //! `grantwayd --socket PATH [--log FILE] [--metrics PATH] [--metrics-port PORT] [--programs DIR]
 //! [--with-reader] [--state FILE]`: the core.
 //!
-//! The core owns every page frame, but does not interpret their contents: it has no code for
-//! Ethernet, JSON or configuration. Two helpers, which it starts and restarts, do the rest:
+//! The core owns all page frames, but does not interpret their contents: it has no code for
+//! Ethernet, JSON or configuration. Two helpers, which it starts and restarts, have these tasks:
 //!
 //! | program | task | trusted with |
 //! |---|---|---|
@@ -10,16 +10,16 @@
 //! | `grantway-netd` | opens and configures devices | the host's network |
 //! | `grantway-manager` | control socket, starts, consoles, log | the set of domains |
 //!
-//! The core passes the machine's description on standard input to the manager, and all arguments
-//! except the last two. The manager opens the files that they name, and prints the first line
-//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`); before there is a manager,
-//! the core prints `{"error":"…"}`. The machine runs until `down`, SIGTERM, SIGINT or SIGHUP. With
-//! `--with-reader` it also ends when the other end of standard output, a pipe, is closed: so the
-//! machine ends with the process that holds that end, however that dies. However the core ends, the
-//! whole machine ends with it.
+//! The core passes the machine's description from standard input to the manager, with the arguments
+//! that it does not use itself. The manager opens the files in the arguments, and prints the first
+//! line (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). If the manager cannot
+//! be started, the core prints `{"error":"…"}`. The machine runs until `down`, SIGTERM, SIGINT or
+//! SIGHUP. With `--with-reader`, the machine also shuts down when the other end of standard output,
+//! a pipe, is closed, and so does not outlive the process that holds that end. When the core exits
+//! for any reason, the whole machine is removed.
 //!
-//! The helpers are in the folder of this program; the domains' programs, `driver` and `guest`, in
-//! the same folder or in DIR.
+//! The helpers are in the folder of this program. The domains' programs, `driver` and `guest`, are
+//! in the same folder or in DIR.
 
 mod args;
 mod child;
@@ -39,8 +39,8 @@ use shmem::time::monotonic_ns;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// Runs the program, with the given mechanisms besides counted grants, if any. `driver` is the name
-/// of the driver domain's program.
+/// Runs the program. `mechanism` provides further grant mechanisms in addition to counted grants.
+/// `driver` is the name of the driver domain's program.
 #[must_use]
 pub fn run(driver: &'static str, mechanism: Option<MechanismFactory>) -> ExitCode {
     let Err(error) = serve(driver, mechanism) else {
@@ -50,13 +50,13 @@ pub fn run(driver: &'static str, mechanism: Option<MechanismFactory>) -> ExitCod
     ExitCode::FAILURE
 }
 
-/// Serves until the machine ends. Returns an error that was not reported yet.
+/// Serves until the machine is shut down. Returns an error that was not reported yet.
 fn serve(driver: &'static str, mechanism: Option<MechanismFactory>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(driver, std::env::args().skip(1))?;
     shmem::install_fault_handler();
-    // A compromised helper must not read our memory. Only as root: without it the core could not
-    // open its own files in /proc afterwards.
+    // A compromised helper must not read the core's memory. Only as root, because a non-dumpable
+    // core of another user could not open its own files in /proc.
     if geteuid().is_root() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }
@@ -74,8 +74,8 @@ fn read_machine() -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Prints the first line if there was no manager to print it. Ignores errors, since the reader may
-/// have closed the pipe.
+/// Prints the first line if no manager could print it. Ignores errors, because the reader may have
+/// closed the pipe.
 fn print_error(error: &str) {
     let line = format!("{{\"error\":\"{}\"}}\n", escaped(error));
     // Standard output is line-buffered, so the whole line is written.
@@ -83,9 +83,9 @@ fn print_error(error: &str) {
 }
 
 /// Escapes a text for a JSON string.
-fn escaped(words: &str) -> String {
-    let words = words.replace('\\', "\\\\").replace('"', "\\\"");
-    words.replace(char::is_control, " ")
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

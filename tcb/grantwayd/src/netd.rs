@@ -1,5 +1,5 @@
-//! Forwards domains' control calls for their devices to netd, by a separate link. A domain's worker
-//! waits up to 50 ms for a sign of life from netd.
+//! Forwards domains' control calls for their devices to netd over a separate link. A domain's
+//! worker waits up to 50 ms for the first reply from netd.
 
 use abi::core::{NetdReply, NetdRequest, Record};
 use abi::hypercall::TapControl;
@@ -16,20 +16,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long a domain's worker waits for netd's answer, or for its notice that it is working.
-const SIGN_NS: u64 = 50_000_000;
-/// How long the worker waits after that notice: several grace periods of the kernel.
-const WORK_NS: u64 = 1_000_000_000;
-/// The interval of retries until netd has ended a socket.
-const AGAIN: Duration = Duration::from_millis(5);
-/// How long the worker waits until netd has stopped a PCI device. Once its memory is unmapped, a
-/// device that was not stopped accesses nothing.
-const PCI_STOP_NS: u64 = 2_000_000_000;
+/// Maximum time that a domain's worker waits for netd's answer, or for its notice that it is
+/// working.
+const FIRST_REPLY_TIMEOUT_NS: u64 = 50_000_000;
+/// Maximum time that the worker waits after the notice: several grace periods of the kernel.
+const WORK_TIMEOUT_NS: u64 = 1_000_000_000;
+/// Interval of retries until netd has closed a socket.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum time that the worker waits until netd has stopped a PCI device. After that time the core
+/// unmaps the device's memory, so a device that was not stopped has no access.
+const PCI_STOP_TIMEOUT_NS: u64 = 2_000_000_000;
 
-/// Steering changes of a TAP in a burst before [`STEERS_PER_SECOND`] applies: more than one for
+/// Burst of a TAP's steering changes before [`STEERS_PER_SECOND`] applies: more than one change for
 /// each guest interface.
 const STEERS_BURST: u32 = 4 * abi::layout::fd::CONNECTIONS_MAX;
-/// Steering changes per second in the long run: each one costs the whole system a grace period.
+/// Sustained rate of steering changes per second. Each change costs the whole system a grace
+/// period.
 const STEERS_PER_SECOND: u64 = 4096;
 
 /// The link to the running netd, if any.
@@ -38,38 +40,40 @@ pub(crate) struct NetdLink {
     link: Mutex<(Option<Link>, u32)>,
     /// Sockets that no domain uses any longer.
     closed: Mutex<Vec<u32>>,
-    /// Whether the machine is ending: then nothing waits for netd.
+    /// Whether the machine is shutting down. No worker then waits for netd.
     ending: AtomicBool,
 }
 
 impl NetdLink {
-    /// Replaces the link, after a start or the end of netd.
+    /// Replaces the link after a start or an exit of netd.
     pub(crate) fn replace(&self, link: Option<Link>) {
         lock(&self.link).0 = link;
     }
 
-    /// Marks the machine as ending.
+    /// Records that the machine is shutting down.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the list of sockets that no domain uses any longer.
+    /// Removes and returns the list of sockets that no domain uses any longer.
     pub(crate) fn take_closed(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.closed))
     }
 
-    /// Has netd execute a task. EAGAIN: netd does not answer.
+    /// Sends netd a task and waits for the result. Returns EAGAIN if netd does not answer.
     fn ask(&self, message: NetdRequest) -> Result<u64, Errno> {
         let mut guard = lock(&self.link);
         let (link, tokens) = &mut *guard;
-        let link = link.as_ref().ok_or(Errno::AGAIN)?;
+        let link = link.as_ref().ok_or(Errno::RETRY_INTERVAL)?;
         *tokens = tokens.wrapping_add(1);
         let token = *tokens;
         link.send(&Record { token, message }, &[])
-            .map_err(|_| Errno::AGAIN)?;
-        let mut until_ns = monotonic_ns().saturating_add(SIGN_NS);
+            .map_err(|_| Errno::RETRY_INTERVAL)?;
+        let mut until_ns = monotonic_ns().saturating_add(FIRST_REPLY_TIMEOUT_NS);
         loop {
-            let received = link.receive::<NetdReply>().map_err(|_| Errno::AGAIN)?;
+            let received = link
+                .receive::<NetdReply>()
+                .map_err(|_| Errno::RETRY_INTERVAL)?;
             let Some(received) = received else {
                 let now = monotonic_ns();
                 if now >= until_ns {
@@ -78,7 +82,7 @@ impl NetdLink {
                 link.wait(PollFlags::IN, Some(until_ns - now));
                 continue;
             };
-            // A late answer to a request that timed out.
+            // A reply with another token is a late answer to a request that timed out.
             if received.record.token != token {
                 continue;
             }
@@ -87,15 +91,15 @@ impl NetdLink {
                 NetdReply::Failed { errno } => {
                     return Err(Errno::from_raw_os_error(errno.clamp(1, 4095)));
                 }
-                NetdReply::Working {} => until_ns = monotonic_ns().saturating_add(WORK_NS),
+                NetdReply::Working {} => until_ns = monotonic_ns().saturating_add(WORK_TIMEOUT_NS),
                 _ => return Err(Errno::AGAIN),
             }
         }
     }
 }
 
-/// The control interface of a TAP, whose domain may steer frames to its queues. The TAP's queues
-/// limit the number of MACs steered at once. A restarted domain has the full rate again.
+/// The control interface of a TAP, whose domain may steer frames to its queues. The number of
+/// queues limits the number of steered MACs. A restarted domain has the full rate.
 #[derive(Debug)]
 pub(crate) struct NetdTap {
     netd: Arc<NetdLink>,
@@ -123,15 +127,15 @@ impl DeviceControl for NetdTap {
     }
 }
 
-/// A socket. Dropping this has netd close it.
+/// A socket. netd closes it after this handle is dropped.
 #[derive(Debug)]
 pub(crate) struct NetdSocket {
     pub(crate) netd: Arc<NetdLink>,
     pub(crate) unit: u32,
-    /// Whether something writes through it until netd ends it: the kernel into another domain's
-    /// memory, or a PCI device.
+    /// Whether netd must end the socket before its memory is reused: the kernel writes through it
+    /// into another domain's memory, or it is a PCI device.
     pub(crate) must_end: bool,
-    /// Whether its domain has reported that another one can continue with it.
+    /// Whether the domain has reported that another domain can continue with the socket.
     pub(crate) is_sound: AtomicBool,
     /// The memory that a PCI device may access.
     pub(crate) mapping: Mutex<Option<IoMapping>>,
@@ -147,18 +151,18 @@ impl DeviceControl for NetdSocket {
         self.netd.ask(NetdRequest::Control { unit, words })
     }
 
-    /// Waits for netd without a limit: until netd has ended the queue, the kernel may write frames
-    /// into memory that could then have another owner. If this netd cannot end the queue, a later
-    /// one may. Only the memory of a PCI device can be withdrawn without netd.
+    /// Waits for netd without a time limit: until netd has ended the queue, the kernel may write
+    /// frames into memory that could then have another owner. If this netd fails to end the queue,
+    /// a later netd may succeed. Only the memory of a PCI device can be unmapped without netd.
     fn end(&self) {
         let (unit, started_ns) = (self.unit, monotonic_ns());
         let is_pci = lock(&self.mapping).is_some();
         while self.must_end && !self.netd.ending.load(Ordering::Relaxed) {
-            let is_late = is_pci && monotonic_ns() - started_ns >= PCI_STOP_NS;
+            let is_late = is_pci && monotonic_ns() - started_ns >= PCI_STOP_TIMEOUT_NS;
             if is_late || self.netd.ask(NetdRequest::End { unit }).is_ok() {
                 break;
             }
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         *lock(&self.mapping) = None;
     }
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// Returns a netd that answers each task with the outcomes that `answer` returns.
+    /// Returns the link to a netd that answers each task with the replies from `answer`.
     fn netd(answer: impl Fn(NetdRequest) -> Vec<NetdReply> + Send + 'static) -> Arc<NetdLink> {
         let (ours, theirs) = Link::pair().unwrap();
         std::thread::spawn(move || {
@@ -199,7 +203,7 @@ mod tests {
         Arc::new(control)
     }
 
-    /// Makes a control call. Retries while netd has no CPU.
+    /// Makes a control call. Retries while netd gets no CPU time.
     fn ask_netd(control: &NetdLink, unit: u32) -> Result<u64, Errno> {
         let ask = |words| control.ask(NetdRequest::Control { unit, words });
         testing::wait_for("netd does not answer", || {
@@ -222,25 +226,25 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_dead_or_broken_netd_costs_a_moment() {
+    fn a_silent_dead_or_broken_netd_causes_eagain() {
         let words = [0, 0];
         let silent = netd(|_| Vec::new());
         assert_eq!(
             silent.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let gone = NetdLink::default();
+        let absent = NetdLink::default();
         assert_eq!(
-            gone.ask(NetdRequest::Control { unit: 1, words }),
+            absent.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let strange = netd(|_| vec![NetdReply::Made {}]);
+        let unexpected = netd(|_| vec![NetdReply::Made {}]);
         assert_eq!(
-            strange.ask(NetdRequest::Control { unit: 1, words }),
+            unexpected.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let worse = netd(|_| vec![NetdReply::Failed { errno: i32::MIN }]);
-        assert_eq!(ask_netd(&worse, 1), Err(Errno::PERM));
+        let out_of_range = netd(|_| vec![NetdReply::Failed { errno: i32::MIN }]);
+        assert_eq!(ask_netd(&out_of_range, 1), Err(Errno::PERM));
     }
 
     #[test]

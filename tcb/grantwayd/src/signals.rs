@@ -1,10 +1,10 @@
-//! Signals that end the monitor in an orderly way.
+//! Signals that shut the machine down.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::os::unix::net::UnixStream;
 
-/// Returns a pipe that becomes readable when this process should end.
+/// Returns a descriptor that becomes readable when a signal requests the shutdown.
 pub(crate) fn pipe() -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {

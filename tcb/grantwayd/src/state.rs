@@ -1,12 +1,12 @@
-//! The file of the state that outlives this process: the manager's data for the next core's
-//! manager.
+//! The state file, which outlives this process: the manager's data for the manager of the next
+//! core.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes the file: as a whole, or not at all. Removes it if there is no state.
+/// Writes the whole file, or leaves it unchanged on error. Removes the file if `bytes` is empty.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
         return match fs::remove_file(path) {
@@ -42,7 +42,7 @@ mod tests {
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        // A failed write leaves only the previous file.
+        // A failed write does not change the previous file.
         let new = path.with_extension("state-new");
         fs::create_dir(&new).unwrap();
         assert!(write(&path, b"third").is_err());

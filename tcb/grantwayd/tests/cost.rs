@@ -1,4 +1,4 @@
-//! The cost of counted-grant hypercalls on one core. Prints figures without asserting them.
+//! Measures the cost of counted-grant hypercalls on one CPU. Prints figures without asserting them:
 //! `cargo test --release -p grantwayd --test cost -- --ignored --nocapture`
 
 mod common;
@@ -64,7 +64,7 @@ fn cost_of_counted_grants() {
     };
     for (name, step) in [("contiguous", 1), ("scattered", 2)] {
         for ops in [1, 16, 64, 128] {
-            // Within the burst budget.
+            // The calls do not exceed the burst budget.
             let calls = 1500 / ops;
             let ns = time(calls, json!([creates(ops, step), revokes(ops)]));
             let page = ns / ops;
@@ -72,7 +72,8 @@ fn cost_of_counted_grants() {
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
     }
-    // Forced revocation in use: each grant once, since its entry is in quarantine afterwards.
+    // Forces the revocation of each grant in use once, because its entry is in quarantine
+    // afterwards.
     for ops in [1, 16, 64] {
         let first = PAGES / 2 + ops as u32;
         for index in first..first + ops as u32 {

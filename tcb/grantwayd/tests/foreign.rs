@@ -1,4 +1,5 @@
-//! A shim and its agent map the memory of a virtual machine, which this test plays.
+//! Tests of the memory of a virtual machine, which a shim and its agent map. The test acts as the
+//! virtual machine.
 
 mod common;
 
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 const PAGES: u32 = 4096;
 const PAGE: u64 = 4096;
 
-/// Returns a machine with a driver domain, a guest, and a shim of the name `vm`.
+/// Returns a machine with a driver domain, a guest, and a shim named `vm`.
 fn with_shim(socket: &Path) -> Machine {
     let mut plan = machine(1);
     let mut shim = domain("vm", Program::Guest);
@@ -37,7 +38,7 @@ fn with_shim(socket: &Path) -> Machine {
     plan
 }
 
-/// Returns a shim that has attached its socket.
+/// Starts a machine whose shim has attached its socket.
 fn up(dir: &Path) -> (Daemon, PathBuf) {
     let socket = dir.join("vm.sock");
     let daemon = Daemon::up(&with_shim(&socket));
@@ -46,14 +47,15 @@ fn up(dir: &Path) -> (Daemon, PathBuf) {
     (daemon, socket)
 }
 
-/// Returns a virtual machine's memory. Its name appears wherever it is mapped or open.
+/// Returns a virtual machine's memory. `/proc` shows its name for every process that has it mapped
+/// or open.
 fn memory(name: &str, pages: u64) -> OwnedFd {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memory, pages * PAGE).unwrap();
     memory
 }
 
-/// Sends descriptors to the shim; their numbers there.
+/// Sends descriptors to the shim. Returns their numbers in the shim's process.
 fn send(daemon: &Daemon, socket: &Path, fds: &[&OwnedFd]) -> Vec<u32> {
     let stream = UnixStream::connect(socket).unwrap();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -89,11 +91,11 @@ fn map(daemon: &Daemon, domain: &str, number: u32, page: u32, bytes: u64) -> Res
     }
 }
 
-fn look(daemon: &Daemon, page: u32) -> serde_json::Value {
-    daemon.order("vm", json!({ "do": "look-foreign", "page": page }))
+fn read_page(daemon: &Daemon, page: u32) -> serde_json::Value {
+    daemon.order("vm", json!({ "do": "read-foreign", "page": page }))
 }
 
-/// Processes that have a descriptor of this memory, or have it mapped.
+/// Returns the processes that have this memory open or mapped.
 fn holders(name: &str) -> Vec<i64> {
     let holds = |pid: &i64| {
         let folder = PathBuf::from(format!("/proc/{pid}"));
@@ -122,7 +124,7 @@ fn only_the_shim_and_its_agent_have_a_vms_memory() {
     rustix::io::pwrite(&memory, &[7], PAGE).unwrap();
     let numbers = send(&daemon, &socket, &[&memory]);
     map(&daemon, "vm", numbers[0], 100, 4 * PAGE).unwrap();
-    assert_eq!(look(&daemon, 101), 7);
+    assert_eq!(read_page(&daemon, 101), 7);
     let fill = json!({ "do": "fill-foreign", "page": 102, "byte": 9 });
     assert_eq!(daemon.order("vm", fill), "done");
     let mut byte = [0];
@@ -148,15 +150,15 @@ fn only_the_shim_and_its_agent_have_a_vms_memory() {
         );
     }
     ftruncate(&memory, PAGE).unwrap();
-    assert_eq!(look(&daemon, 101), "fault", "truncated");
-    assert_eq!(look(&daemon, 100), 0);
+    assert_eq!(read_page(&daemon, 101), "fault", "truncated");
+    assert_eq!(read_page(&daemon, 100), 0);
     assert_eq!(
         daemon
             .call("vm", HypercallKind::ForeignUnmap, [100, 0, 0])
             .0,
         0
     );
-    assert_eq!(look(&daemon, 100), "fault", "unmapped");
+    assert_eq!(read_page(&daemon, 100), "fault", "unmapped");
     daemon.down();
     assert!(!socket.exists());
 }
@@ -186,7 +188,7 @@ fn invalid_or_unbounded_memory_is_rejected() {
     assert_eq!(map(&daemon, "vm", memory, 0, most + 1), Err(Errno::NOSPC));
     assert_eq!(map(&daemon, "vm", memory, 0, most), Ok(()));
     assert_eq!(map(&daemon, "vm", memory, PAGES, 1), Err(Errno::NOSPC));
-    // Other processes have no descriptor of the memory, and cannot receive one.
+    // Other domains have no descriptor of the memory, and cannot receive one.
     for other in ["driver", "g0"] {
         assert_eq!(map(&daemon, other, 3, 0, PAGE), Err(Errno::INVAL));
         let accepted = daemon.order(other, json!({ "do": "attach", "kind": 2, "index": 0 }));
@@ -198,7 +200,7 @@ fn invalid_or_unbounded_memory_is_rejected() {
 }
 
 #[test]
-fn a_shims_end_releases_the_memory() {
+fn a_shims_exit_releases_the_memory() {
     testing::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let (daemon, socket) = up(dir.path());
@@ -207,8 +209,8 @@ fn a_shims_end_releases_the_memory() {
     let numbers = send(&daemon, &socket, &[&memory]);
     map(&daemon, "vm", numbers[0], 0, 4 * PAGE).unwrap();
     kill(daemon.domain_status("vm")["pid"].as_i64().unwrap());
-    daemon.gone("vm");
+    daemon.await_exit("vm");
     let own = i64::from(std::process::id());
-    eventually("others release it", || holders(&name) == [own]);
+    eventually("all other processes release it", || holders(&name) == [own]);
     daemon.down();
 }

@@ -1,5 +1,5 @@
-//! Real monitors with hostile domains and clients, and with deaths: the monitor survives, serves
-//! the others, and leaks nothing.
+//! Real monitors with hostile domains and clients, and with dying domains: the monitor survives,
+//! serves the other domains and clients, and leaks nothing.
 
 mod common;
 
@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::{Tracer, require, skip};
 
-const S: Duration = Duration::from_secs(1);
-/// Steering changes of a TAP in a burst, and per second (VMQ-17).
+const SECOND: Duration = Duration::from_secs(1);
+/// Burst and rate per second of a TAP's steering changes (VMQ-17).
 const STEERS_BURST: u64 = 4 * abi::layout::fd::CONNECTIONS_MAX as u64;
 const STEERS_PER_SECOND: f64 = 4096.0;
 
@@ -24,10 +24,10 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     let table = daemon.share();
     let driver = daemon.domain_status("driver");
     kill(driver["pid"].as_i64().unwrap());
-    assert_eq!(daemon.gone("driver"), "killed by signal 9");
+    assert_eq!(daemon.await_exit("driver"), "killed by signal 9");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
-    // The guests run on; their connections report the death; the table can be ended.
+    // The guests continue, their connections report the death, and the table can be ended.
     eventually("the connection's other end is unknown", || {
         daemon.other_end("g0").1 == 0
     });
@@ -37,7 +37,7 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     daemon.down();
 }
 
-/// G-17: pins end with the process, and not after a timeout.
+/// G-17: pins end with the process, not after a timeout.
 #[test]
 fn an_unkillable_driver_keeps_its_mappings() {
     require!(root, tool("python3"));
@@ -46,7 +46,7 @@ fn an_unkillable_driver_keeps_its_mappings() {
     let pid = daemon.domain_status("driver")["pid"].as_i64().unwrap();
     let tracer = Tracer::of(pid);
     kill(pid);
-    eventually("the report mentions it", || {
+    eventually("the audit reports the lingering process", || {
         daemon.domain_audit("driver")["lingers"] == true
     });
     let state = daemon.domain_status("driver")["state"].clone();
@@ -56,17 +56,17 @@ fn an_unkillable_driver_keeps_its_mappings() {
     assert_eq!(
         daemon.order("g0", json!({ "do": "id" })),
         1,
-        "the other domains do not wait"
+        "other domains are served"
     );
     tracer.release();
-    daemon.gone("driver");
+    daemon.await_exit("driver");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.domain_audit("driver")["lingers"], false);
     daemon.down();
 }
 
-/// VMQ-17: a driver domain that steers without a pause is rejected for a while; its successor has
-/// the full budget.
+/// VMQ-17: a driver domain that exceeds the steering rate is rejected until it has budget again.
+/// Its successor has the full budget.
 #[test]
 fn steering_above_the_rate_is_rejected() {
     require!(tap);
@@ -106,10 +106,11 @@ fn steering_above_the_rate_is_rejected() {
             json!({ "do": "time", "calls": calls, "each": each }),
         )
     };
-    // Steers at once. Repeats a request that fails because netd gets no CPU.
-    let starts = || eventually("a start's worth of steering", || steer(10).is_u64());
-    // A machine that is too slow to exceed the limit is not rejected.
-    let floods = || {
+    // Uses a part of the burst. Repeats a request that fails because netd gets no CPU time.
+    let use_burst = || eventually("the burst is accepted", || steer(10).is_u64());
+    // Steers until a call is rejected. A machine that is too slow to exceed the limit is never
+    // rejected.
+    let flood = || {
         let (start, mut made) = (Instant::now(), 0);
         while steer(10) != "refused" && made < 20 * STEERS_BURST {
             made += 10 * OPS_MAX as u64;
@@ -117,22 +118,22 @@ fn steering_above_the_rate_is_rejected() {
             assert!(made <= most, "{made} of {most}");
         }
     };
-    starts();
-    floods();
+    use_burst();
+    flood();
     let answer_of = |word: u64| {
         let ops = [[0, word, other]];
         let call = json!({ "do": "call", "kind": HypercallKind::DeviceControl as u32, "ops": ops });
         daemon.order("driver", call)["ops"][0][5].clone()
     };
     eventually("steering works again", || answer_of(word) == 0);
-    floods();
+    flood();
     let before = daemon.domain_status("driver");
     kill(before["pid"].as_i64().unwrap());
     eventually("the driver domain is replaced", || {
         let now = daemon.domain_status("driver");
         now["state"] == "running" && now["id"] != before["id"]
     });
-    starts();
+    use_burst();
     daemon.down();
 }
 
@@ -145,7 +146,7 @@ fn a_domain_dies_with_its_agent() {
             .as_i64()
             .unwrap(),
     );
-    daemon.gone("driver");
+    daemon.await_exit("driver");
     daemon.down();
 }
 
@@ -156,11 +157,11 @@ fn a_silent_agent_costs_only_its_domain() {
     daemon.stop_agent("driver");
     let end = json!({ "do": "call", "kind": HypercallKind::TableEnd as u32, "ops": [[table.0]] });
     let _answer = daemon.begin("driver", &end);
-    // Meanwhile other domains are served.
+    // The monitor serves other domains in the meantime.
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     daemon.status();
     assert_eq!(
-        daemon.gone("driver"),
+        daemon.await_exit("driver"),
         "killed: the agent did not answer in time"
     );
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
@@ -175,7 +176,7 @@ fn all_processes_die_with_the_monitor() {
     assert_eq!(pids.len(), 10);
     daemon.child.kill().unwrap();
     let start = Instant::now();
-    // Prints the delay; the sandbox's tests, which can retry, assert it.
+    // Prints the delay. The sandbox's tests, which can retry, assert it.
     eventually("all processes have ended", || {
         !pids.iter().any(|pid| is_process(*pid))
     });
@@ -195,7 +196,7 @@ fn invalid_calls_affect_no_other_domain() {
         }
     }
     assert_eq!(
-        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        daemon.order("driver", json!({ "do": "read-slot", "slot": 0 })),
         7
     );
     assert_eq!(daemon.audit()["leaked"], 0);
@@ -203,7 +204,7 @@ fn invalid_calls_affect_no_other_domain() {
 }
 
 /// H-6: a domain that calls without waiting for results is served at the rate of its budget, and
-/// the main thread stays idle.
+/// the main thread remains idle.
 #[test]
 fn a_flood_of_calls_delays_no_other_domain() {
     const UNITS: f64 = (16 << 20) as f64;
@@ -215,17 +216,17 @@ fn a_flood_of_calls_delays_no_other_domain() {
         std::thread::scope(|scope| {
             let flood = json!({ "do": "hammer", "kind": kind, "ms": 1500 });
             scope.spawn(|| daemon.order("g0", flood));
-            while start.elapsed() < S {
+            while start.elapsed() < SECOND {
                 assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
             }
         });
-        // A quarter of a second's units may be spent at once.
+        // The burst is the units of a quarter of a second.
         let most = (start.elapsed().as_secs_f64() + 0.25) * UNITS / CALL;
         let made = calls() - before;
         assert!(made <= most, "{made} of {most}");
     }
     let worker_ns = daemon.domain_status("g0")["worker_cpu_ns"].as_u64();
-    assert!(worker_ns > Some(0), "its worker's CPU time is reported");
+    assert!(worker_ns > Some(0), "the worker's CPU time is reported");
     daemon.down();
 }
 
@@ -239,7 +240,7 @@ fn overwriting_info_affects_only_its_domain() {
             request: scribble.to_string(),
         };
         let answer = daemon.ask(&request);
-        // Its reply, if it sends one, may be overwritten too.
+        // The domain's reply, if it sends one, may also be overwritten.
         assert!(
             answer["reply"].is_string() || answer["error"].is_string(),
             "{answer}"
@@ -247,7 +248,7 @@ fn overwriting_info_affects_only_its_domain() {
         assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
         daemon.audit();
         kill(daemon.domain_status("g1")["pid"].as_i64().unwrap());
-        daemon.gone("g1");
+        daemon.await_exit("g1");
         daemon.down();
     }
 }
@@ -276,7 +277,7 @@ fn a_console_flood_is_dropped() {
         domain: "g0".into(),
         request: flood,
     };
-    // 2 MB: excess output is lost, and no domain waits for it, not even the writer.
+    // The flood has 2 MB: excess output is lost, and no domain waits, not even the writer.
     let answer = daemon.ask(&request);
     assert_eq!(answer["reply"], "\"done\"", "{answer}");
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -294,7 +295,7 @@ fn a_domain_that_is_never_ready_fails_the_start() {
         error.contains("g0 did not start: killed: it was not ready within 5 s"),
         "{error}"
     );
-    assert!(error.contains("it said: up as"), "{error}");
+    assert!(error.contains("last output: up as"), "{error}");
     assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
 }
 
@@ -306,7 +307,7 @@ fn a_domain_that_hangs_is_killed() {
     eventually("the domain is killed", || {
         daemon.domain_status("driver")["alive"] == false
     });
-    assert_eq!(daemon.gone("driver"), "killed: no heartbeat for 5 s");
+    assert_eq!(daemon.await_exit("driver"), "killed: no heartbeat for 5 s");
     daemon.logs("grantwayd: driver: killed: no heartbeat");
     daemon.down();
 }
@@ -315,7 +316,7 @@ fn a_domain_that_hangs_is_killed() {
 fn the_reason_of_an_end_is_reported() {
     let daemon = Daemon::up(&machine(2));
     daemon.order("g0", json!({ "do": "exit", "code": 5 }));
-    assert_eq!(daemon.gone("g0"), "exited with code 5");
+    assert_eq!(daemon.await_exit("g0"), "exited with code 5");
     daemon.down();
 }
 
@@ -342,16 +343,16 @@ fn clients_cannot_block_the_monitor() {
     assert!(lines[0].contains("leaked") && lines[1].contains("error"));
     assert!(lines[2].contains("domains"));
     // Clients that never read their answers.
-    let mut deaf = Vec::new();
+    let mut silent_readers = Vec::new();
     for _ in 0..20 {
         let mut stream = daemon.connect();
         stream
             .write_all("{\"op\":\"grants\"}\n".repeat(1000).as_bytes())
             .unwrap();
-        deaf.push(stream);
+        silent_readers.push(stream);
     }
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
-    drop(deaf);
+    drop(silent_readers);
     let unknown = daemon.order("nobody", json!({}));
     assert_eq!(unknown["error"], "domain nobody does not exist");
     let long = json!({ "text": "x".repeat(120_000) });
@@ -378,7 +379,7 @@ fn concurrent_requests_to_a_domain_are_answered() {
 }
 
 #[test]
-fn signals_end_it_orderly() {
+fn signals_shut_the_machine_down() {
     use rustix::process::{Pid, Signal, kill_process};
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut daemon = Daemon::up(&machine(2));
@@ -391,7 +392,7 @@ fn signals_end_it_orderly() {
 }
 
 #[test]
-fn it_works_without_privileges_in_a_user_namespace() {
+fn it_runs_unprivileged_in_a_user_namespace() {
     require!(userns, tool("setpriv"));
     let mut command = Command::new("setpriv");
     command.args([
@@ -404,14 +405,15 @@ fn it_works_without_privileges_in_a_user_namespace() {
     command.arg(common::core());
     let (daemon, line) = Daemon::start_as(&machine(2), command);
     assert_eq!(line["ready"], true, "{line}");
-    // A client of the same user: credentials belong to a thread.
+    // The client needs the same user. Credentials belong to a thread, so the client has a separate
+    // one.
     let as_nobody = move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         daemon.share();
         println!("missing: {}", daemon.status()["missing"]);
         kill(daemon.domain_status("driver")["pid"].as_i64().unwrap());
-        daemon.gone("driver");
+        daemon.await_exit("driver");
         daemon.down();
     };
     std::thread::spawn(as_nobody).join().unwrap();
@@ -420,13 +422,13 @@ fn it_works_without_privileges_in_a_user_namespace() {
 #[test]
 fn another_users_client_is_rejected() {
     let daemon = Daemon::up(&machine(1));
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    let all_users = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     let mode = std::fs::metadata(daemon.socket()).unwrap().permissions();
     assert_eq!(
         std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
         0o600
     );
-    std::fs::set_permissions(daemon.socket(), everybody).unwrap();
+    std::fs::set_permissions(daemon.socket(), all_users).unwrap();
     require!(root);
     let socket = daemon.socket();
     let as_nobody = move || {
@@ -442,7 +444,7 @@ fn another_users_client_is_rejected() {
     daemon.down();
 }
 
-/// Returns a process's open descriptors: file names, and kinds of other objects without their
+/// Returns a process's open descriptors: file names, and the types of other objects without their
 /// numbers.
 fn descriptors(pid: u32) -> Vec<String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
@@ -457,8 +459,8 @@ fn descriptors(pid: u32) -> Vec<String> {
     kinds
 }
 
-/// However many domains have died, the monitor has the same descriptors open as before. So the
-/// domains' namespaces have ended: a namespace lasts as long as its processes and descriptors.
+/// The monitor has the same descriptors open for any number of dead domains. So the domains'
+/// namespaces no longer exist: a namespace exists as long as its processes and descriptors.
 #[test]
 fn dead_domains_leave_no_descriptors_or_namespaces() {
     let machines = [1, 3].map(|guests| Daemon::up(&machine(guests)));
@@ -471,7 +473,7 @@ fn dead_domains_leave_no_descriptors_or_namespaces() {
             kill(domain["pid"].as_i64().unwrap());
         }
         for domain in domains {
-            daemon.gone(domain["name"].as_str().unwrap());
+            daemon.await_exit(domain["name"].as_str().unwrap());
             for pid in ["pid", "agent_pid"] {
                 assert!(!is_process(domain[pid].as_i64().unwrap()));
             }
@@ -480,8 +482,8 @@ fn dead_domains_leave_no_descriptors_or_namespaces() {
         assert!(left.len() < alive, "{left:?}");
     }
     let [few, many] = &machines;
-    // A client's socket closes a moment after its answer.
-    eventually("both have the same descriptors open", || {
+    // A client's socket closes shortly after its answer.
+    eventually("both monitors have the same descriptors open", || {
         descriptors(few.child.id()) == descriptors(many.child.id())
     });
     machines.into_iter().for_each(Daemon::down);
@@ -489,7 +491,8 @@ fn dead_domains_leave_no_descriptors_or_namespaces() {
 
 #[test]
 fn deaths_in_any_state_leak_nothing() {
-    // Each machine ends in another state: with pages mapped, calling, printing.
+    // Each machine dies in another state: with mapped pages, during a hypercall, or while it
+    // prints.
     for round in 0..20 {
         let mut daemon = Daemon::up(&machine(2));
         daemon.share();
@@ -501,7 +504,7 @@ fn deaths_in_any_state_leak_nothing() {
         let name = ["driver", "g0"][round / 2 % 2];
         kill(daemon.domain_status(name)["pid"].as_i64().unwrap());
         if name == "driver" {
-            daemon.gone(name);
+            daemon.await_exit(name);
             assert_eq!(daemon.domain_audit("g0")["granted"], 0);
         }
         daemon.audit();

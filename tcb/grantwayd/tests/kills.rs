@@ -1,5 +1,5 @@
 //! Real machines whose helpers die: domains continue, and the next helper takes over. When the core
-//! dies, nothing is left.
+//! dies, all processes die.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 use testing::require;
 
-/// Returns a driver domain and guests, all of which are restarted.
+/// Returns a machine with a driver domain and guests, all of which restart.
 fn plan(guests: u16) -> Machine {
     let mut plan = machine(guests);
     for domain in &mut plan.domains {
@@ -22,7 +22,7 @@ fn plan(guests: u16) -> Machine {
     plan
 }
 
-/// Returns the same with one guest, and a TAP of the driver domain in a namespace.
+/// Returns such a machine with one guest, and with a TAP of the driver domain in a namespace.
 fn plan_with_tap(place: &Namespace) -> Machine {
     let mut plan = plan(1);
     plan.domains[0].devices = vec![
@@ -38,28 +38,28 @@ fn plan_with_tap(place: &Namespace) -> Machine {
     plan
 }
 
-/// Returns whether that TAP exists.
+/// Returns whether the TAP exists.
 fn has_tap(place: &Namespace) -> bool {
     let text = place.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
     text.unwrap().unwrap().contains("gw:")
 }
 
-/// Returns a child of the core with this name. A new process gets its name a moment after its
-/// start.
+/// Returns the core's child process with this name. Waits for it, because a new process gets its
+/// name shortly after its start.
 fn helper(daemon: &Daemon, name: &str) -> i64 {
-    let look = || testing::child_of(daemon.child.id().into(), name);
-    let pid = testing::wait_for("the helper does not run", look);
+    let find = || testing::child_of(daemon.child.id().into(), name);
+    let pid = testing::wait_for("the helper does not run", find);
     i64::try_from(pid).unwrap()
 }
 
-/// Kills a helper, and waits for the next one.
+/// Kills a helper, and waits for its successor.
 fn kill_helper(daemon: &Daemon, name: &str) {
     let before = helper(daemon, name);
     kill(before);
     eventually("the helper is restarted", || helper(daemon, name) != before);
 }
 
-/// Returns the status, from the present manager or from the next one.
+/// Returns the status from the present manager, or from its successor.
 fn status(daemon: &Daemon) -> Value {
     let mut status = Value::Null;
     eventually("a manager answers", || {
@@ -79,7 +79,7 @@ fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn domains_do_not_notice_a_managers_death() {
+fn a_managers_death_disturbs_no_domain() {
     let daemon = Daemon::up(&plan(2));
     let before = status(&daemon);
     for round in 0..5 {
@@ -91,12 +91,12 @@ fn domains_do_not_notice_a_managers_death() {
             assert_eq!(of(&now, name)["state"], "running");
         }
         assert!(!now["up_took_ns"].is_null());
-        let look = json!({ "do": "look", "frame": 3 });
-        assert_eq!(daemon.order("g0", look), round);
-        // The next manager reads its console.
+        let read = json!({ "do": "read", "frame": 3 });
+        assert_eq!(daemon.order("g0", read), round);
+        // The next manager reads the guest's console.
         daemon.order(
             "g1",
-            json!({ "do": "say", "text": format!("round {round}") }),
+            json!({ "do": "print", "text": format!("round {round}") }),
         );
         eventually("the log contains the line", || {
             daemon.log().contains(&format!("g1: round {round}\n"))
@@ -152,7 +152,7 @@ fn restart_requests_restart_or_explain() {
     let refused = restart("g1")["error"].to_string();
     assert!(refused.contains("restart = false"), "{refused}");
     let unknown = restart("g7")["error"].to_string();
-    assert!(unknown.contains("no domain g7"), "{unknown}");
+    assert!(unknown.contains("domain g7 does not exist"), "{unknown}");
     daemon.audit();
     daemon.down();
 }
@@ -198,14 +198,14 @@ fn a_restart_without_a_manager_restores_devices() {
     daemon.down();
 }
 
-/// netd's report survives a manager that ends before it has read it.
+/// netd's report survives a manager that dies before it has read the report.
 #[test]
 fn the_next_manager_learns_of_a_lost_namespace() {
     require!(tap);
     let place = Namespace::new().unwrap();
     let daemon = Daemon::up(&plan_with_tap(&place));
     let manager = helper(&daemon, "grantway-manager");
-    // The manager gets the report, but does not read it.
+    // The manager receives the report, but does not read it.
     signal(manager, Signal::STOP);
     drop(place);
     // netd checks twice per second.
@@ -233,7 +233,7 @@ fn a_helper_that_keeps_dying_restarts_with_pauses() {
     daemon.down();
 }
 
-/// A domain that ends with the machine is not restarted, even if it would be otherwise.
+/// A domain that exits at the shutdown is not restarted, although it is configured to restart.
 #[test]
 fn domains_that_end_at_shutdown_are_not_restarted() {
     let mut daemon = Daemon::up(&plan(12));
@@ -246,7 +246,7 @@ fn domains_that_end_at_shutdown_are_not_restarted() {
 }
 
 #[test]
-fn when_the_core_dies_nothing_is_left() {
+fn all_processes_die_with_the_core() {
     let mut daemon = Daemon::up(&plan(3));
     let mut pids = daemon.processes();
     for name in ["grantway-manager", "grantway-netd"] {
@@ -260,7 +260,7 @@ fn when_the_core_dies_nothing_is_left() {
 }
 
 /// Returns a field of `/proc/PID/status`.
-fn fact(pid: i64, name: &str) -> String {
+fn status_field(pid: i64, name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.split_once(":\t"));
     let found = lines.find(|(of, _)| *of == name);
@@ -273,30 +273,34 @@ fn helpers_have_only_the_rights_they_need() {
     let daemon = Daemon::up(&plan(1));
     let manager = helper(&daemon, "grantway-manager");
     let netd = helper(&daemon, "grantway-netd");
-    // The machine does not need netd, so it may be ready before netd has confined itself.
+    // The machine needs no device, so it may be ready before netd has confined itself.
     eventually("both are confined", || {
         [manager, netd]
             .iter()
-            .all(|pid| fact(*pid, "Seccomp") == "2")
+            .all(|pid| status_field(*pid, "Seccomp") == "2")
     });
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
-        assert_eq!(u64::from_str_radix(&fact(manager, set), 16), Ok(0), "{set}");
+        assert_eq!(
+            u64::from_str_radix(&status_field(manager, set), 16),
+            Ok(0),
+            "{set}"
+        );
     }
     // CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_BPF.
     let kept = [12, 13, 21, 39]
         .iter()
         .fold(0u64, |set, cap| set | 1 << cap);
-    let of_netd = u64::from_str_radix(&fact(netd, "CapPrm"), 16).unwrap();
+    let of_netd = u64::from_str_radix(&status_field(netd, "CapPrm"), 16).unwrap();
     assert_eq!(of_netd & !kept, 0, "{of_netd:x}");
     for pid in [manager, netd] {
-        assert_eq!(fact(pid, "NoNewPrivs"), "1");
+        assert_eq!(status_field(pid, "NoNewPrivs"), "1");
     }
     // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF.
     let kept = [0, 1, 12, 19, 38, 39]
         .iter()
         .fold(0u64, |set, cap| set | 1 << cap);
     let broker = testing::child_of(netd as u64, "netd-broker").unwrap() as i64;
-    let of_broker = u64::from_str_radix(&fact(broker, "CapPrm"), 16).unwrap();
+    let of_broker = u64::from_str_radix(&status_field(broker, "CapPrm"), 16).unwrap();
     assert_eq!(of_broker & !kept, 0, "{of_broker:x}");
     let lacks = status(&daemon)["missing"].to_string();
     if !lacks.contains("a separate user for the manager") {
@@ -309,7 +313,7 @@ fn helpers_have_only_the_rights_they_need() {
             domains[0],
             domains[1],
         ];
-        let users: BTreeSet<String> = all.iter().map(|pid| fact(*pid, "Uid")).collect();
+        let users: BTreeSet<String> = all.iter().map(|pid| status_field(*pid, "Uid")).collect();
         assert_eq!(users.len(), all.len(), "{users:?}");
         let own = users
             .iter()

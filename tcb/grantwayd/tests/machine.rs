@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 
 #[test]
-fn up_status_down() {
+fn a_machine_starts_and_shuts_down() {
     let mut plan = machine(2);
     plan.domains[1].cpus = vec![0];
     let (daemon, line) = Daemon::start(&plan);
@@ -44,7 +44,7 @@ fn a_machine_without_domains_is_ready() {
     Daemon::up(&plan).down();
 }
 
-/// Reading metrics uses one of the manager's own clients, which does not count towards the limit.
+/// The thread that serves metrics is a client of the manager, but does not count towards the limit.
 #[test]
 fn the_documented_number_of_clients_is_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn the_documented_number_of_clients_is_served() {
 }
 
 #[test]
-fn only_own_descriptors_are_attached_and_once() {
+fn a_domain_attaches_only_its_devices_and_once() {
     let mut plan = machine(1);
     let file = tempfile::NamedTempFile::new().unwrap();
     with_file(&mut plan, 0, file.path());
@@ -88,7 +88,7 @@ fn only_own_descriptors_are_attached_and_once() {
     daemon.down();
 }
 
-/// S-3: a domain's configuration may be long, at its start and later.
+/// S-3: a domain's configuration and its later requests may be long.
 #[test]
 fn descriptions_may_be_long() {
     let mut plan = machine(1);
@@ -96,7 +96,7 @@ fn descriptions_may_be_long() {
     let config = json!({ "filler": filler, "word": "everything" });
     plan.domains[1].config = config.to_string();
     let daemon = Daemon::up(&plan);
-    daemon.logs("g0: told everything\n");
+    daemon.logs("g0: configured with everything\n");
     let order = json!({ "do": "id", "filler": &filler[..100_000] });
     assert_eq!(daemon.order("g0", order), 1);
     daemon.down();
@@ -112,7 +112,7 @@ fn descriptions_may_be_long() {
 #[test]
 fn the_console_is_in_the_log() {
     let daemon = Daemon::up(&machine(1));
-    daemon.order("g0", json!({ "do": "say", "text": "hello\u{1b}[31m" }));
+    daemon.order("g0", json!({ "do": "print", "text": "hello\u{1b}[31m" }));
     for line in [
         "driver: up as Some(\"driver\")\n",
         "g0: hello\u{fffd}[31m\n",
@@ -133,7 +133,7 @@ fn the_start_waits_for_late_connections() {
 }
 
 #[test]
-fn many_guests() {
+fn a_machine_with_32_guests_starts() {
     let plan = machine(32);
     let (daemon, line) = Daemon::start(&plan);
     assert_eq!(line["ready"], true, "{line}");
@@ -151,9 +151,9 @@ fn errors_of_the_description_are_reported() {
     let mut twice = machine(1);
     twice.domains.push(domain("g0", Program::Guest));
     assert!(error(&twice).contains("two domains named g0"));
-    let mut nobody = machine(1);
-    nobody.connections[0].backend = "nobody".into();
-    assert!(error(&nobody).contains("nobody"));
+    let mut unknown = machine(1);
+    unknown.connections[0].backend = "nobody".into();
+    assert!(error(&unknown).contains("nobody"));
     let mut itself = machine(1);
     itself.connections[0].backend = "g0".into();
     assert!(error(&itself).contains("two different domains"));

@@ -1,4 +1,4 @@
-//! A compromised netd: a hostile program in its place, under its confinement, started by the core.
+//! A compromised netd: the core starts a hostile program in netd's place, under netd's confinement.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use testing::{child_of, require};
 
 #[test]
-fn a_compromised_netd_reaches_nothing() {
+fn a_compromised_netd_accesses_nothing() {
     require!(root, landlock, tap);
     let dir = tempfile::tempdir().unwrap();
     let place =
@@ -26,12 +26,12 @@ fn a_compromised_netd_reaches_nothing() {
             .unwrap_or_default()
             .ends_with("done\n")
     };
-    eventually("the first one reports", ended);
-    // Domains, and the core with their memory, exist when the next one starts.
+    eventually("the first netd reports", ended);
+    // When the next netd starts, the domains exist, and the core has their memory.
     let before = child_of(daemon.child.id().into(), "grantway-netd").unwrap();
     fs::remove_file(&report).unwrap();
     kill(before as i64);
-    eventually("the next one reports", ended);
+    eventually("the next netd reports", ended);
     assert_eq!(fs::read_to_string(&report).unwrap(), "done\n");
     assert!(daemon.processes().into_iter().all(is_process));
     daemon.down();

@@ -1,5 +1,5 @@
-//! Real monitors whose driver domain dies and is restarted (`specs/grants.md`, R-1 … R-8): a new
-//! domain with the same connections, and nothing left of its predecessor.
+//! Real monitors whose driver domain dies and is restarted (`specs/grants.md`, R-1 … R-8): the new
+//! domain has the same connections, and none of its predecessor's resources remain.
 
 mod common;
 
@@ -12,7 +12,7 @@ use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Returns a driver domain that is restarted, and `guests` guests.
+/// Returns a machine with a driver domain that restarts, and `guests` guests.
 fn plan(guests: u16) -> Machine {
     let mut plan = machine(guests);
     plan.domains[0].restart_pause_ms = Some(5);
@@ -31,10 +31,10 @@ fn count(value: &Value) -> u64 {
 fn kill_driver(daemon: &Daemon) -> Value {
     let before = driver(daemon);
     kill(before["pid"].as_i64().unwrap());
-    come_back(daemon, &before)
+    await_restart(daemon, &before)
 }
 
-fn come_back(daemon: &Daemon, before: &Value) -> Value {
+fn await_restart(daemon: &Daemon, before: &Value) -> Value {
     let mut now = Value::Null;
     eventually("the driver domain is restarted", || {
         now = driver(daemon);
@@ -63,12 +63,12 @@ fn a_restarted_driver_inherits_only_connections() {
     );
     assert!(count(&restarts["ready_ns"]) <= count(&restarts["connected_ns"]));
     assert_eq!(daemon.order("driver", json!({ "do": "id" })), 3);
-    // the dead one's own frames, no mapping, and its grants are void.
+    // the new domain has the dead domain's frames, but no mapping and none of its grants.
     assert_eq!(
-        daemon.order("driver", json!({ "do": "look", "frame": 5 })),
+        daemon.order("driver", json!({ "do": "read", "frame": 5 })),
         9
     );
-    let slot = json!({ "do": "look-slot", "slot": 0 });
+    let slot = json!({ "do": "read-slot", "slot": 0 });
     assert_eq!(daemon.order("driver", slot), "fault");
     assert_eq!(
         daemon.bind(table),
@@ -77,7 +77,7 @@ fn a_restarted_driver_inherits_only_connections() {
     );
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.end_table("g0", table), 0);
-    // the same connection; the guest can attach the new doorbell, once.
+    // the connection is the same, and the guest can attach the new doorbell once.
     assert_eq!(daemon.other_end("g0"), (3, 4));
     daemon.share();
     for line in [
@@ -94,7 +94,7 @@ fn a_restarted_driver_inherits_only_connections() {
 }
 
 #[test]
-fn a_new_domains_doorbell_is_attached_again() {
+fn a_new_domains_doorbell_can_be_attached() {
     let daemon = Daemon::up(&plan(1));
     let attach =
         |domain: &str| daemon.order(domain, json!({ "do": "attach", "kind": 2, "index": 0 }));
@@ -108,7 +108,7 @@ fn a_new_domains_doorbell_is_attached_again() {
 }
 
 #[test]
-fn a_driver_restarts_after_every_kind_of_end() {
+fn a_driver_restarts_after_every_kind_of_exit() {
     let daemon = Daemon::up(&plan(1));
     for (n, how) in ["exit", "agent", "hang"].into_iter().enumerate() {
         let before = driver(&daemon);
@@ -117,7 +117,7 @@ fn a_driver_restarts_after_every_kind_of_end() {
         } else {
             daemon.order("driver", json!({ "do": how, "code": 7 }));
         }
-        let now = come_back(&daemon, &before);
+        let now = await_restart(&daemon, &before);
         assert_eq!(now["restarts"]["count"], n as u64 + 1, "{how}: {now}");
         assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     }
@@ -163,7 +163,7 @@ fn exhausted_collateral_costs_one_restart() {
             let done = daemon.calls("g0", HypercallKind::GrantRevoke, &[revoke]);
             assert_eq!(done[0][5], 0, "force always succeeds");
         }
-        let now = come_back(&daemon, &before);
+        let now = await_restart(&daemon, &before);
         assert_eq!(now["restarts"]["count"], round + 1);
         assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
         assert_eq!(daemon.other_end("g1").1, 4);
@@ -174,8 +174,8 @@ fn exhausted_collateral_costs_one_restart() {
     daemon.down();
 }
 
-/// Descriptors, threads and mappings of the monitor, and its children.
-fn held(daemon: &Daemon) -> [usize; 4] {
+/// Returns the numbers of the monitor's descriptors, threads, mappings and children.
+fn resource_counts(daemon: &Daemon) -> [usize; 4] {
     let pid = daemon.child.id();
     let entries = |what: &str| {
         std::fs::read_dir(format!("/proc/{pid}/{what}"))
@@ -196,12 +196,12 @@ fn held(daemon: &Daemon) -> [usize; 4] {
     ]
 }
 
-/// Returns the same once all previous clients have disconnected.
-fn at_rest(daemon: &Daemon) -> [usize; 4] {
+/// Returns the resource counts once they are constant: all previous clients have disconnected.
+fn constant_counts(daemon: &Daemon) -> [usize; 4] {
     let mut last = [0; 4];
-    eventually("the monitor is at rest", || {
+    eventually("the monitor's resources are constant", || {
         std::thread::sleep(Duration::from_millis(50));
-        let now = held(daemon);
+        let now = resource_counts(daemon);
         std::mem::replace(&mut last, now) == now
     });
     last
@@ -214,12 +214,12 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
     common::with_file(&mut plan, 0, file.path());
     let daemon = Daemon::up(&plan);
     kill_driver(&daemon);
-    let before = at_rest(&daemon);
+    let before = constant_counts(&daemon);
     let start = Instant::now();
     for round in 0..100u64 {
         let table = daemon.share();
         if round % 3 == 0 {
-            // Killed again before it is ready.
+            // Kill the new process before it is ready.
             let old = driver(&daemon);
             kill(old["pid"].as_i64().unwrap());
             let mut now = Value::Null;
@@ -227,11 +227,11 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
                 now = driver(&daemon);
                 now["id"] != old["id"] && now["pid"] != 0
             });
-            let _gone_already = rustix::process::kill_process(
+            let _may_have_exited = rustix::process::kill_process(
                 rustix::process::Pid::from_raw(now["pid"].as_i64().unwrap() as i32).unwrap(),
                 rustix::process::Signal::KILL,
             );
-            come_back(&daemon, &now);
+            await_restart(&daemon, &now);
         } else {
             kill_driver(&daemon);
         }
@@ -241,12 +241,12 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
     }
     println!("100 restarts in {:?}", start.elapsed());
     let mut now = [0; 4];
-    let mut is_no_more = || {
-        now = held(&daemon);
+    let mut has_shrunk = || {
+        now = resource_counts(&daemon);
         now.iter().zip(before).all(|(now, before)| *now <= before)
     };
     testing::wait_for("the monitor holds more than before", || {
-        is_no_more().then_some(())
+        has_shrunk().then_some(())
     });
     assert!(count(&driver(&daemon)["restarts"]["count"]) >= 100);
     for guest in 0..4 {
@@ -259,13 +259,13 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
 #[test]
 fn a_dead_or_silent_guest_delays_no_other() {
     let daemon = Daemon::up(&plan(3));
-    // One guest will not close its end: the new driver domain sees it as the dead one did.
+    // The dead guest does not close its end, so the new driver domain still finds it connected.
     let before = driver(&daemon);
     kill(before["pid"].as_i64().unwrap());
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    let now = come_back(&daemon, &before);
+    let now = await_restart(&daemon, &before);
     assert_eq!(now["restarts"]["count"], 1);
-    daemon.gone("g0");
+    daemon.await_exit("g0");
     for guest in ["g1", "g2"] {
         assert_eq!(daemon.other_end(guest), (4, 4));
     }
@@ -282,12 +282,12 @@ fn a_dead_or_silent_guest_delays_no_other() {
 }
 
 #[test]
-fn restarts_back_off_and_do_not_block_the_end() {
+fn backed_off_restarts_do_not_block_shutdown() {
     let mut plan = machine(1);
     plan.domains[0].restart_pause_ms = Some(60_000);
     let daemon = Daemon::up(&plan);
     let program = daemon.dir.path().join("driver");
-    // From now on its start fails.
+    // From now on, the start of the driver domain fails.
     std::fs::remove_file(&program).unwrap();
     kill(driver(&daemon)["pid"].as_i64().unwrap());
     eventually("some attempts", || {
@@ -312,8 +312,9 @@ fn restarts_back_off_and_do_not_block_the_end() {
     daemon.down();
 }
 
-/// S-1: another build replaces the driver domain's program. The running domain is unaffected; after
-/// its end the other build is not started, and the right one is started once it is back in place.
+/// S-1: another build replaces the driver domain's program. The running domain is unaffected. After
+/// its exit, the monitor does not start the other build, and starts the right one once it is
+/// restored.
 #[test]
 fn a_program_of_another_version_is_rejected() {
     let mut plan = plan(1);
@@ -343,8 +344,8 @@ fn a_program_of_another_version_is_rejected() {
     daemon.down();
 }
 
-/// Returns an AF_XDP wire for the driver domain, and the namespace at its other end, which must
-/// outlive the test.
+/// Gives the driver domain an AF_XDP wire. Returns the namespace at the other end, which must
+/// outlive the machine.
 fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     testing::require!(af_xdp);
     let namespace = Namespace::new().unwrap();
@@ -366,8 +367,8 @@ fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     Some(namespace)
 }
 
-/// one of several devices cannot be opened. The opened ones are closed again, but with a
-/// delay, so a second attempt may find them open.
+/// one of several devices cannot be opened. The opened devices are closed with a delay, so a
+/// second attempt may find them open.
 #[test]
 fn the_reason_of_a_failed_device_is_reported() {
     let mut plan = plan(1);
@@ -398,7 +399,7 @@ fn the_reason_of_a_failed_device_is_reported() {
     daemon.down();
 }
 
-/// the kernel takes some milliseconds to release a dead domain's socket. Attempts in the
+/// the kernel needs some milliseconds to release a dead domain's socket. Attempts in the
 /// meantime create no file.
 #[test]
 fn a_file_is_created_after_all_other_devices() {
@@ -432,7 +433,7 @@ fn output_is_logged_after_failed_starts() {
         count(&driver(&daemon)["restarts"]["in_a_row"]) >= 3
     });
     std::fs::rename(&away, &program).unwrap();
-    eventually("the log contains its output", || {
+    eventually("the log contains the output", || {
         daemon.log().matches("driver: up as").count() == 2
     });
     daemon.down();
@@ -443,7 +444,7 @@ fn guests_and_failed_starts_are_not_restarted() {
     let mut plan = plan(1);
     let daemon = Daemon::up(&plan);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    eventually("the guest has ended", || {
+    eventually("the guest has exited", || {
         daemon.domain_status("g0")["state"] == "killed by signal 9"
     });
     assert!(daemon.domain_status("g0")["restarts"].is_null());

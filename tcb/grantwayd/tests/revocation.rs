@@ -1,6 +1,6 @@
 //! Real monitors with a driver domain that resists the revocation of a guest's counted grants
-//! (`specs/grants.md`, N-1 … N-15): a revoked page is unreachable, whatever the driver domain does.
-//! `tcb/sandbox/tests/grants.rs` covers a read in flight when its page is unmapped.
+//! (`specs/grants.md`, N-1 … N-15): the driver domain cannot access a revoked page by any means.
+//! `tcb/sandbox/tests/grants.rs` covers a read in flight while its page is unmapped.
 
 mod common;
 
@@ -11,7 +11,8 @@ use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};
 
 const ENTRIES: u32 = 4;
-/// Where the driver domain binds the table of guest 0: entries at slots 0 … 3, then the sub-tables.
+/// Slots of the sub-tables of guest 0's table in the driver domain's window. The entries are at
+/// slots 0 … 3.
 const TRANSLATION: u32 = 8;
 const STATUS: u32 = 9;
 
@@ -39,7 +40,7 @@ impl<'a> Table<'a> {
         Self { daemon, handle }
     }
 
-    /// Grants frame 3 + `index` by entry `index`; returns the status and the reference.
+    /// Grants frame 3 + `index` by entry `index`. Returns the status and the reference.
     fn grant(&self, index: u32, readonly: bool) -> (i64, GrantRef) {
         let create = Create {
             table: self.handle,
@@ -72,15 +73,15 @@ impl<'a> Table<'a> {
         assert_eq!(self.daemon.order("g0", fill), "done");
     }
 
-    fn own(&self, index: u32) -> Value {
+    fn read_own(&self, index: u32) -> Value {
         self.daemon
-            .order("g0", json!({ "do": "look", "frame": 3 + index }))
+            .order("g0", json!({ "do": "read", "frame": 3 + index }))
     }
 
     /// Reads a slot of the driver domain's window.
-    fn look(&self, slot: u32) -> Value {
+    fn read_slot(&self, slot: u32) -> Value {
         self.daemon
-            .order("driver", json!({ "do": "look-slot", "slot": slot }))
+            .order("driver", json!({ "do": "read-slot", "slot": slot }))
     }
 
     /// Makes the driver domain claim `uses` uses of an entry.
@@ -91,31 +92,31 @@ impl<'a> Table<'a> {
 }
 
 #[test]
-fn uses_of_grants_take_no_call_of_the_driver() {
+fn the_driver_uses_grants_without_hypercalls() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     table.fill(0, 7);
     let calls = daemon.domain_status("driver")["hypercalls"].clone();
     let (status, gref) = table.grant(0, false);
     assert_eq!((status, gref), (0, GrantRef::new(0, 1)));
-    assert_eq!(table.look(0), 7);
+    assert_eq!(table.read_slot(0), 7);
     let write = json!({ "do": "fill-slot", "slot": 0, "byte": 9 });
     assert_eq!(daemon.order("driver", write), "done");
-    assert_eq!(table.own(0), 9);
+    assert_eq!(table.read_own(0), 9);
     let audit = daemon.domain_audit("driver");
     assert_eq!(
         (&audit["mapped"], &audit["collateral_used"]),
         (&json!(1), &json!(0))
     );
     assert_eq!(table.revoke(gref, Revocation::Refuse), 0);
-    assert_eq!(table.look(0), "fault");
+    assert_eq!(table.read_slot(0), "fault");
     assert_eq!(
         table.revoke(gref, Revocation::Refuse),
         -3,
         "the page is unmapped"
     );
     assert_eq!(daemon.domain_status("driver")["hypercalls"], calls);
-    // N-3, N-4: neither a read-only page nor the translation sub-table is writable.
+    // N-3, N-4: a read-only page and the translation sub-table are not writable.
     assert_eq!(table.grant(1, true).0, 0);
     let write = json!({ "do": "fill-slot", "slot": 1, "byte": 9 });
     assert_eq!(daemon.order("driver", write), "fault");
@@ -134,23 +135,25 @@ fn a_spinning_reader_faults_after_revocation() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     for round in 0..10u8 {
-        // The driver domain falsely claims not to use the page.
+        // In even rounds, the driver domain falsely claims not to use the page.
         table.claim(0, u32::from(round % 2));
         table.fill(0, 7);
         let (status, gref) = table.grant(0, false);
         assert_eq!(status, 0);
         daemon.order("driver", json!({ "do": "spin-slot", "slot": 0 }));
         let spun = || daemon.order("driver", json!({ "do": "spun" }));
-        eventually("it has read the page", || {
+        eventually("the driver domain has read the page", || {
             spun()["reads"].as_u64() > Some(0)
         });
         assert_eq!(table.revoke(gref, Revocation::Force), 0);
         table.fill(0, 200 + round);
         let before = spun()["faults"].as_u64().unwrap();
-        eventually("it faults", || spun()["faults"].as_u64() > Some(before));
+        eventually("the driver domain faults", || {
+            spun()["faults"].as_u64() > Some(before)
+        });
         let report = spun();
         assert_eq!(report["seen"], json!([7]), "round {round}: {report}");
-        // Leave quarantine for the next round.
+        // The entry must leave quarantine for the next round.
         table.claim(0, 0);
     }
     daemon.down();
@@ -164,17 +167,21 @@ fn a_false_status_blocks_no_revocation() {
     let (_, gref) = table.grant(0, false);
     table.claim(0, u32::MAX);
     assert_eq!(table.revoke(gref, Revocation::Refuse), -12);
-    assert_eq!(table.look(0), 7, "a refused revocation changes nothing");
+    assert_eq!(
+        table.read_slot(0),
+        7,
+        "a refused revocation changes nothing"
+    );
     assert_eq!(table.revoke(gref, Revocation::Drain), -12);
     assert_eq!(table.revoke(gref, Revocation::Force), 0);
-    assert_eq!(table.look(0), "fault");
-    assert_eq!(table.own(0), 7, "the guest's bytes are in its new frame");
+    assert_eq!(table.read_slot(0), "fault");
+    assert_eq!(table.read_own(0), 7, "the guest's data is in its new frame");
     assert_eq!(daemon.domain_audit("driver")["collateral_used"], 1);
     assert_eq!(table.grant(0, false).0, -12, "in quarantine");
     table.claim(0, 0);
     let (status, next) = table.grant(0, false);
     assert_eq!((status, next), (0, GrantRef::new(0, 2)));
-    assert_eq!(table.look(0), 7);
+    assert_eq!(table.read_slot(0), 7);
     let audit = daemon.audit();
     assert_eq!(audit["forced"], 1);
     assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
@@ -199,9 +206,9 @@ fn exhausted_collateral_kills_only_the_driver() {
             "force always succeeds"
         );
     }
-    let state = daemon.gone("driver");
+    let state = daemon.await_exit("driver");
     assert_eq!(state, "killed: it keeps revoked grants in use");
-    assert_eq!(table.own(2), 7);
+    assert_eq!(table.read_own(2), 7);
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     // The table belongs to a domain that is dead now.
@@ -218,8 +225,8 @@ fn a_blocked_agent_kills_its_driver() {
         let (_, gref) = table.grant(0, false);
         daemon.stop_agent("driver");
         assert_eq!(table.revoke(gref, how), 0);
-        // When the guest gets its result, the driver domain can no longer run.
-        let state = daemon.gone("driver");
+        // When the guest receives the result, the driver domain can no longer run.
+        let state = daemon.await_exit("driver");
         assert_eq!(state, "killed: the agent did not answer in time");
         assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
         daemon.down();
@@ -227,7 +234,7 @@ fn a_blocked_agent_kills_its_driver() {
 }
 
 #[test]
-fn a_dead_guests_pages_are_revoked_at_once() {
+fn a_dead_guests_pages_are_revoked_immediately() {
     let daemon = Daemon::up(&machine(2));
     let table = Table::new(&daemon);
     for index in 0..2 {
@@ -236,20 +243,20 @@ fn a_dead_guests_pages_are_revoked_at_once() {
         table.claim(index, index);
     }
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    // N-14: even if the driver domain claims to use them.
-    daemon.gone("g0");
+    // N-14: revoked even if the driver domain claims to use them.
+    daemon.await_exit("g0");
     assert_eq!(
-        (table.look(0), table.look(1)),
+        (table.read_slot(0), table.read_slot(1)),
         (json!("fault"), json!("fault"))
     );
-    // The sub-tables stay until the driver domain ends its half.
-    assert_eq!(table.look(STATUS), 0);
+    // The sub-tables remain until the driver domain ends its end of the table.
+    assert_eq!(table.read_slot(STATUS), 0);
     let end = [[u64::from(table.handle.0), 0, 0]];
     assert_eq!(
         daemon.calls("driver", HypercallKind::TableEnd, &end)[0][5],
         0
     );
-    assert_eq!(table.look(STATUS), "fault");
+    assert_eq!(table.read_slot(STATUS), "fault");
     assert_eq!(daemon.audit()["leaked"], 0);
     assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
     daemon.down();
@@ -281,12 +288,12 @@ fn tables_belong_to_their_two_ends_only() {
         entries: ENTRIES,
     };
     for domain in ["g1", "driver"] {
-        let strange = [
+        let foreign_calls = [
             (HypercallKind::GrantRevoke, revoke.encode()),
             (HypercallKind::GrantCreate, create.encode()),
             (HypercallKind::TableBind, bind.encode()),
         ];
-        for (kind, words) in strange {
+        for (kind, words) in foreign_calls {
             let refused = daemon.calls(domain, kind, &[words]);
             assert_eq!(refused[0][5], -4, "{domain} {kind:?}");
         }

@@ -1,5 +1,5 @@
-//! A guest without adjacent pages: each page takes one mapping of the driver domain, whose process
-//! has a limited number of them (`specs/grants.md`, N-17).
+//! A guest that grants non-adjacent pages: each page needs one mapping in the driver domain, whose
+//! process has a limited number of mappings (`specs/grants.md`, N-17).
 
 mod common;
 
@@ -9,13 +9,14 @@ use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::Value;
 
-/// More than the kernel's default limit per process.
-const MANY: u32 = 1 << 16;
-const FEW: u32 = 16;
+/// Number of entries of the hostile guest's table: more than the kernel's default limit of mappings
+/// per process.
+const HOSTILE_ENTRIES: u32 = 1 << 16;
+const OTHER_ENTRIES: u32 = 16;
 const NO_SPACE: i64 = abi::GrantStatus::NoSpace as i64;
 const OKAY: i64 = abi::GrantStatus::Okay as i64;
 
-/// Returns a table of guest `n`, bound by the driver domain at `first`.
+/// Creates a table of guest `n`, which the driver domain binds at slot `first`.
 fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     let guest = format!("g{n}");
     let create = [0, u64::from(entries), 0];
@@ -34,11 +35,11 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     table
 }
 
-/// Grants frames 0 and 1 in turn by all entries; returns the number granted, and the statuses of
-/// the others.
+/// Grants frames 0 and 2 alternately by all entries. Returns the number of created grants, and the
+/// statuses of the other entries.
 fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
     let mut refusals = Vec::new();
-    let all: Vec<u32> = (0..MANY).collect();
+    let all: Vec<u32> = (0..HOSTILE_ENTRIES).collect();
     for part in all.chunks(OPS_MAX) {
         let create = |&index: &u32| Create {
             table,
@@ -51,7 +52,7 @@ fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
         let statuses = daemon.statuses("g0", HypercallKind::GrantCreate, &ops);
         refusals.extend(statuses.into_iter().filter(|status| *status != OKAY));
     }
-    (MANY - refusals.len() as u32, refusals)
+    (HOSTILE_ENTRIES - refusals.len() as u32, refusals)
 }
 
 fn mappings_of(pid: &Value) -> usize {
@@ -62,18 +63,24 @@ fn mappings_of(pid: &Value) -> usize {
 #[test]
 fn one_guest_cannot_exhaust_driver_mappings() {
     let mut plan = machine(2);
-    plan.domains[0].window_slots = MANY + table_slots(MANY) + FEW + table_slots(FEW);
-    plan.domains[1].grant_entries = MANY;
+    plan.domains[0].window_slots =
+        HOSTILE_ENTRIES + table_slots(HOSTILE_ENTRIES) + OTHER_ENTRIES + table_slots(OTHER_ENTRIES);
+    plan.domains[1].grant_entries = HOSTILE_ENTRIES;
     let daemon = Daemon::up(&plan);
-    let hostile = table(&daemon, 0, MANY, 0);
-    let innocent = table(&daemon, 1, FEW, MANY + table_slots(MANY));
+    let hostile = table(&daemon, 0, HOSTILE_ENTRIES, 0);
+    let other = table(
+        &daemon,
+        1,
+        OTHER_ENTRIES,
+        HOSTILE_ENTRIES + table_slots(HOSTILE_ENTRIES),
+    );
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
     let pid = daemon.domain_status("driver")["pid"].clone();
     let (made, refusals) = scatter(&daemon, hostile);
     assert!(refusals.iter().all(|status| *status == NO_SPACE));
     assert!(
-        made as usize >= MANY.min(limit as u32 * 9 / 10) as usize,
+        made as usize >= HOSTILE_ENTRIES.min(limit as u32 * 9 / 10) as usize,
         "{made}"
     );
     assert!(
@@ -81,27 +88,28 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         "{} of {limit}",
         mappings_of(&pid)
     );
-    // The driver domain lives, and the other guest still has its full share.
+    // The driver domain is alive, and the other guest can still use its full share.
     let own = |index: u32| Create {
-        table: innocent,
+        table: other,
         index,
         frame: index,
         readonly: false,
         io: false,
     };
-    let ops: Vec<_> = (0..FEW).map(|index| own(index).encode()).collect();
+    let ops: Vec<_> = (0..OTHER_ENTRIES)
+        .map(|index| own(index).encode())
+        .collect();
     let made = daemon.calls("g1", HypercallKind::GrantCreate, &ops);
     assert!(made.iter().all(|op| op[5] == OKAY), "{made:?}");
     let revoke = |op: &Value| Revoke {
-        table: innocent,
+        table: other,
         gref: GrantRef(op[3].as_u64().unwrap() as u32),
         how: Revocation::Refuse,
     };
     let ops: Vec<_> = made.iter().map(|op| revoke(op).encode()).collect();
     let revoked = daemon.calls("g1", HypercallKind::GrantRevoke, &ops);
     assert!(revoked.iter().all(|op| op[5] == OKAY), "{revoked:?}");
-    // All pages are unmapped at once, which the driver domain's agent completes before its
-    // deadline.
+    // The agent of the driver domain unmaps all pages in one call before its deadline.
     let end = [u64::from(hostile.0), 0, 0];
     let ended = daemon.calls("g0", HypercallKind::TableEnd, &[end]);
     assert_eq!(ended[0][5], OKAY);

@@ -1,4 +1,4 @@
-//! Plays a shim: descriptors by a socket.
+//! Acts as a shim: receives descriptors over a socket.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -8,10 +8,10 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-/// Descriptors of a message.
+/// Maximum number of descriptors of a message.
 const FDS_MAX: usize = 8;
 
-/// Accepts a connection and receives the descriptors of one message. The connection closes.
+/// Accepts a connection, receives the descriptors of one message, and closes the connection.
 pub(crate) fn accept(listener: Option<&OwnedFd>) -> Result<Vec<OwnedFd>, Errno> {
     let connection = accept_with(listener.ok_or(Errno::NOENT)?, SocketFlags::CLOEXEC)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];

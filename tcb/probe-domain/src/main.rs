@@ -1,6 +1,6 @@
-//! A domain that executes any order, as the attacker or the ordinary user in the core's tests. Its
-//! configuration is a JSON object (`silent`: never ready; `late`: connects only afterwards). Its
-//! orders arrive in its mailbox, see [`Probe::obey`].
+//! A domain that executes any order, as attacker or well-behaved domain in the core's tests. Its
+//! configuration is a JSON object (`silent`: it is never ready; `late`: it is ready before it
+//! connects). It receives orders in its mailbox: see [`Probe::obey`].
 
 use abi::classic::GrantEntry;
 use abi::hypercall::{
@@ -47,7 +47,7 @@ fn main() {
     };
     print_line(format_args!("up as {:?}", std::env::args().next()));
     if let Some(word) = config["word"].as_str() {
-        print_line(format_args!("told {word}"));
+        print_line(format_args!("configured with {word}"));
     }
     if config["silent"] == true {
         hang();
@@ -62,12 +62,12 @@ fn main() {
     probe.run();
 }
 
-/// Prints a line on the console, which drops the line instead of blocking when it is full.
+/// Prints a line on the console. A full console drops the line and does not block.
 fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Does nothing forever; does not even answer pings.
+/// Sleeps forever, without a heartbeat.
 fn hang() -> ! {
     let word = AtomicU32::new(0);
     loop {
@@ -126,7 +126,7 @@ impl Probe {
         self.word(info::CALL + RESULT).load(Ordering::Relaxed) as i32
     }
 
-    /// Repeats one call without waiting for answers.
+    /// Repeats one hypercall without waiting for results.
     fn hammer(&mut self, kind: u32, ms: u64) {
         self.word(info::CALL + KIND).store(kind, Ordering::Relaxed);
         self.word(info::CALL + COUNT).store(0, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Probe {
         self.call(HypercallKind::Ready as u32, 0);
     }
 
-    /// Brings every connection up, without a handshake.
+    /// Sets all connections to connected, without a handshake.
     fn connect(&mut self) {
         for conn in 0.. {
             self.put(0, 0, conn);
@@ -161,7 +161,7 @@ impl Probe {
                 self.mailbox();
             }
             if let Some(spin) = &mut self.spin {
-                spin.look();
+                spin.read();
                 continue;
             }
             armed.store(1, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Probe {
         let word = |offset| span.u32(offset).expect("a word of the mailbox");
         let number = word(mailbox::REQUEST).load(Ordering::Acquire);
         if number == word(mailbox::REPLY).load(Ordering::Relaxed) {
-            // A wake-up for a request that was answered already.
+            // The wake-up was for a request that was answered already.
             return;
         }
         let bytes = word(mailbox::REQUEST_BYTES).load(Ordering::Relaxed) as usize;
@@ -190,7 +190,7 @@ impl Probe {
         let reply = self.obey(&order).to_string();
         span.skip(mailbox::OUT)
             .write(reply.as_bytes())
-            .expect("room for a reply");
+            .expect("space for a reply");
         let length = order["claim"].as_u64().unwrap_or(reply.len() as u64);
         word(mailbox::REPLY_BYTES).store(length as u32, Ordering::Relaxed);
         word(mailbox::REPLY).store(number, Ordering::Release);
@@ -205,10 +205,10 @@ impl Probe {
         let slot = |key: &str| memory.window.page(n(key) as u32).unwrap_or(Span::EMPTY);
         match order["do"].as_str().unwrap_or_default() {
             "id" => json!(self.memory.domain),
-            // Fills one of its frames.
+            // Fills or reads a frame of this domain.
             "fill" => outcome(frame("frame").fill(n("byte") as u8)),
-            "look" => look(frame("frame")),
-            // Writes a grant entry; one that accepts a page names a slot.
+            "read" => first_byte(frame("frame")),
+            // Writes a grant entry. An entry that accepts a page contains a slot.
             "grant" => {
                 let to = DomId(n("to") as u16);
                 let frame = n("frame") as u32;
@@ -218,50 +218,51 @@ impl Probe {
                 };
                 self.entry(n("index"), if order["end"] == true { 0 } else { entry.0 })
             }
-            // Reads through its window, or writes through it.
-            "look-slot" => look(slot("slot")),
+            // Reads or fills a page through the window.
+            "read-slot" => first_byte(slot("slot")),
             "fill-slot" => outcome(slot("slot").fill(n("byte") as u8)),
-            // Writes a word through its window.
+            // Writes a word through the window.
             "poke" => {
                 let word = n("value") as u32;
                 outcome(slot("slot").store_u32(n("offset") as usize, word))
             }
-            // Starts to read a slot as fast as possible.
+            // Starts to read a slot continuously.
             "spin-slot" => {
                 self.spin = Some(Spin::new(slot("slot")));
                 json!("done")
             }
-            // Returns the values read there so far.
+            // Returns the results of the continuous reads so far.
             "spun" => self.spin.as_ref().map_or(Value::Null, Spin::report),
-            // Makes any hypercall: a kind, operations of up to six words, optionally another count.
+            // Executes any hypercall: a kind, operations of up to six words, and optionally a
+            // different count.
             "call" => self.obey_call(order),
-            // Repeats two calls in turn, and rewrites the first one's operations each time.
+            // Repeats a sequence of hypercalls, and returns their duration.
             "time" => self.obey_time(order),
-            // Makes many calls.
+            // Executes many hypercalls of all kinds.
             "storm" => {
                 for kind in 0..n("calls") {
                     self.call(kind as u32 % 15, u32::MAX >> (kind % 32));
                 }
                 json!("done")
             }
-            // Repeats one call as fast as possible.
+            // Repeats one hypercall continuously for some milliseconds.
             "hammer" => {
                 self.hammer(n("kind") as u32, n("ms"));
                 json!("done")
             }
             "attach" => self.obey_attach(&order["kind"], n("index") as u32),
-            // Accepts a connection on the socket that it attached, and receives descriptors.
+            // Accepts a connection on the attached socket, and receives descriptors.
             "accept" => self.obey_accept(),
-            // Reads foreign memory, or writes to it.
-            "look-foreign" => look(foreign_page("page")),
+            // Reads or fills a page of foreign memory.
+            "read-foreign" => first_byte(foreign_page("page")),
             "fill-foreign" => outcome(foreign_page("page").fill(n("byte") as u8)),
-            // Overwrites INFO with one byte, starting at the shared words.
+            // Overwrites INFO with one byte, from the shared words on.
             "scribble" => {
                 let last = self.info.skip(PAGE);
                 outcome(last.fill(n("byte") as u8))
             }
             "flood" => flood(n("lines")),
-            "say" => {
+            "print" => {
                 print_line(format_args!(
                     "{}",
                     order["text"].as_str().unwrap_or_default()
@@ -274,7 +275,7 @@ impl Probe {
         }
     }
 
-    /// Attaches a device (kind 1) or a doorbell.
+    /// Attaches a device (kind 1) or a doorbell (any other kind).
     fn obey_attach(&mut self, kind: &Value, index: u32) -> Value {
         let what = match kind.as_u64() {
             Some(1) => Attach::Device(index),
@@ -300,7 +301,7 @@ impl Probe {
         }
     }
 
-    /// Makes the call of an order. Returns the result and every operation's words.
+    /// Executes the hypercall of an order. Returns the result and the words of all operations.
     fn obey_call(&mut self, order: &Value) -> Value {
         let ops = order["ops"].as_array().cloned().unwrap_or_default();
         for (op, words) in ops.iter().enumerate().take(OPS_MAX) {
@@ -319,7 +320,7 @@ impl Probe {
         json!({ "result": result, "ops": answers })
     }
 
-    /// Repeats calls in turn. Returns nanoseconds per turn.
+    /// Repeats the hypercalls of an order in sequence. Returns the nanoseconds per repetition.
     fn obey_time(&mut self, order: &Value) -> Value {
         let turns = order["calls"].as_u64().unwrap_or(0);
         let start = shmem::time::monotonic_ns();
@@ -332,7 +333,7 @@ impl Probe {
                     {
                         let step = call["step"][word].as_u64().unwrap_or(0);
                         let value = value.as_u64().unwrap_or(0) + step * op as u64;
-                        // The result of the previous call, in the low half of word 0.
+                        // With `answers`, word 0 contains the result of the previous call.
                         let from = call["answers"] == true && word == 0;
                         self.put(op, word, value | if from { *answer } else { 0 });
                     }
@@ -363,7 +364,7 @@ fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
 }
 
-/// Prints `lines` lines of a hundred bytes.
+/// Prints `lines` lines of 100 bytes.
 fn flood(lines: u64) -> Value {
     let line = "x".repeat(99);
     for _ in 0..lines {
@@ -372,13 +373,13 @@ fn flood(lines: u64) -> Value {
     json!("done")
 }
 
-/// A page whose first byte is read repeatedly, between orders.
+/// Continuous reads of a page's first byte, between orders.
 struct Spin {
     at: Span,
-    /// Every distinct value seen, in order.
+    /// The values read, in order, without consecutive repetitions.
     values: Vec<u8>,
     reads: u64,
-    /// The number of faults.
+    /// Number of faults.
     faults: u64,
 }
 
@@ -392,7 +393,7 @@ impl Spin {
         }
     }
 
-    fn look(&mut self) {
+    fn read(&mut self) {
         for _ in 0..1000 {
             let mut byte = [0];
             match self.at.read(&mut byte) {
@@ -412,7 +413,7 @@ impl Spin {
     }
 }
 
-fn look(at: Span) -> Value {
+fn first_byte(at: Span) -> Value {
     let mut byte = [0];
     match at.read(&mut byte) {
         Ok(()) if !at.is_empty() => json!(byte[0]),

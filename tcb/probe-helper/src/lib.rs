@@ -1,11 +1,11 @@
-//! Attempts of a compromised helper. The table is data: a name, a system call, its arguments.
+//! Attacks of a compromised helper, as data: a name, a system call, and its arguments.
 //!
-//! If a filter allowed one of these calls, the call would fail or be harmless.
+//! Each call would fail or be harmless if a filter allowed it.
 #![allow(unsafe_code)]
 
 use libc::*;
 
-/// The largest number of arguments of a system call.
+/// Maximum number of arguments of a system call.
 const ARGS: usize = 6;
 const CWD: u64 = AT_FDCWD as u64;
 const P: u64 = 4096;
@@ -17,7 +17,7 @@ const RX: u64 = (PROT_READ | PROT_EXEC) as u64;
 /// A call that a filter must reject: its name, number, and arguments.
 pub type Attack = (&'static str, i64, &'static [u64]);
 
-/// Calls that no helper makes, except that the broker reads folders.
+/// Calls that no helper may make. As an exception, the broker may read folders.
 pub const ATTACKS: &[Attack] = &[
     // Programs and processes.
     ("execve", SYS_execve, &[0, 0, 0]),
@@ -130,7 +130,7 @@ pub const ATTACKS: &[Attack] = &[
     ("add_key", SYS_add_key, &[0, 0, 0, 0, 0]),
     ("io_uring_setup", SYS_io_uring_setup, &[0, 0]),
     ("io_setup", SYS_io_setup, &[0, 0]),
-    // Its own rights.
+    // The helper's rights.
     ("setuid", SYS_setuid, &[NONE]),
     ("setresuid", SYS_setresuid, &[NONE, NONE, NONE]),
     ("setgroups", SYS_setgroups, &[NONE, 0]),
@@ -155,8 +155,16 @@ pub const ATTACKS: &[Attack] = &[
     ),
     ("seccomp", SYS_seccomp, &[NONE, 0, 0]),
     // Descriptors of other programs.
-    ("type into a terminal", SYS_ioctl, &[NONE, TIOCSTI, 0]),
-    ("take a terminal", SYS_ioctl, &[NONE, TIOCSCTTY, 0]),
+    (
+        "insert input into a terminal",
+        SYS_ioctl,
+        &[NONE, TIOCSTI, 0],
+    ),
+    (
+        "make a terminal the controlling one",
+        SYS_ioctl,
+        &[NONE, TIOCSCTTY, 0],
+    ),
     (
         "a pair of Internet sockets",
         SYS_socketpair,
@@ -180,9 +188,9 @@ pub const ATTACKS: &[Attack] = &[
     ("attach BPF programs", SYS_bpf, &[8, 0, 0]),
 ];
 
-/// Calls that only the broker may make: it loads BPF programs, and creates the sockets of virtual
+/// Calls that only the broker may make. It loads BPF programs, and creates the sockets of virtual
 /// machine monitors.
-pub const BROKERS: &[Attack] = &[
+pub const BROKER_CALLS: &[Attack] = &[
     ("load a BPF program", SYS_bpf, &[5, 0, 0]),
     ("openat2", SYS_openat2, &[CWD, 0, 0, 0]),
     ("unlinkat", SYS_unlinkat, &[CWD, 0, 0]),
@@ -198,8 +206,8 @@ pub const BROKERS: &[Attack] = &[
     ),
 ];
 
-/// Tries every attack. Returns those that did not fail with EPERM, and their results. `clone3` may
-/// also fail with ENOSYS, after which the C library uses `clone`.
+/// Tries all attacks. Returns the attacks that did not fail with EPERM, with their results.
+/// `clone3` may also fail with ENOSYS, after which the C library uses `clone`.
 #[must_use]
 pub fn not_refused(attacks: &[Attack]) -> Vec<String> {
     let is_refused = |number, result| {
@@ -215,15 +223,15 @@ pub fn not_refused(attacks: &[Attack]) -> Vec<String> {
         .collect()
 }
 
-/// Makes any system call. Returns its raw result.
+/// Executes any system call. Returns its raw result.
 #[must_use]
 pub fn call(number: i64, args: &[u64]) -> i64 {
     let mut all = [0; ARGS];
     all.iter_mut().zip(args).for_each(|(to, from)| *to = *from);
     let [a, b, c, d, e, f] = all;
     let result;
-    // SAFETY: this is an attacker, which can break only itself. A child process created by a call
-    // would continue like the test, and ends at once.
+    // SAFETY: this is an attacker, which can corrupt only its memory. A child process created by a
+    // call would continue with the test, so it exits immediately.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b,
             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _);

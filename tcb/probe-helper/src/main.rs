@@ -1,20 +1,20 @@
-//! `probe-helper ROLE`: drops the rights that a helper drops, and attacks. Prints every attempt
-//! that succeeded.
+//! `probe-helper ROLE`: drops the rights that a helper drops, and attacks. Prints every attack that
+//! succeeded.
 //!
 //! Without a role, as the core starts netd, it attacks in netd's place, and writes its report to
-//! the file `report` beside its program.
+//! the file `report` in the folder of its program.
 
 use confine::roles::{BROKER, MANAGER, NETD};
 use confine::{Rights, confine, own_user};
-use probe_helper::{ATTACKS, BROKERS, not_refused};
+use probe_helper::{ATTACKS, BROKER_CALLS, not_refused};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The number of the core's descriptors to try.
+/// Number of the core's descriptors to try.
 const DESCRIPTORS: u32 = 256;
-/// The number of processes to try.
+/// Number of process ids to try.
 const PROCESSES: u32 = 1 << 16;
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 fn attack(role: Option<&str>) -> io::Result<()> {
     let core = std::os::unix::process::parent_id();
     let user = own_user();
-    // Without Landlock, as on an older kernel.
+    // netd's rights on a kernel without Landlock.
     let bare = Rights {
         files: None,
         ..NETD
@@ -52,7 +52,7 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     confine(&rights)?;
     let mut succeeded = not_refused(ATTACKS);
     if role != Some("broker") {
-        succeeded.extend(not_refused(BROKERS));
+        succeeded.extend(not_refused(BROKER_CALLS));
     }
     if role != Some("manager") && role != Some("broker") {
         succeeded.extend(processes(core));
@@ -66,14 +66,15 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     }
     writeln!(report, "done")?;
     report.flush()?;
-    // Runs, like netd, until the link to the core is closed.
+    // Like netd, the program runs until the core closes the link.
     if role.is_none() {
         io::stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(())
 }
 
-/// Attempts on the core and on every other process, including domains.
+/// Attacks the core and all other processes, including domains. Returns the files that could be
+/// opened.
 fn processes(core: u32) -> Vec<String> {
     let mut paths: Vec<String> = (0..DESCRIPTORS)
         .map(|n| format!("/proc/{core}/fd/{n}"))
@@ -96,7 +97,7 @@ fn processes(core: u32) -> Vec<String> {
     paths.into_iter().filter_map(opened).collect()
 }
 
-/// Attempts on files.
+/// Attacks files. Returns the files that could be opened or created.
 fn files() -> Vec<String> {
     let paths = [
         "/etc/passwd",
@@ -118,18 +119,20 @@ fn files() -> Vec<String> {
         "/run",
     ];
     let opened = paths.into_iter().filter_map(|path| opened(path.to_owned()));
-    let beside = std::env::temp_dir().join(format!("probe-{}", std::process::id()));
-    let made = [
+    let temporary = std::env::temp_dir().join(format!("probe-{}", std::process::id()));
+    let created = [
         PathBuf::from("/etc/probe"),
         PathBuf::from("/root/probe"),
-        beside,
+        temporary,
     ];
-    let made = made.into_iter().filter(|path| File::create(path).is_ok());
-    let made = made.map(|path| format!("{} was made", path.display()));
-    opened.chain(made).collect()
+    let created = created
+        .into_iter()
+        .filter(|path| File::create(path).is_ok());
+    let created = created.map(|path| format!("{} was created", path.display()));
+    opened.chain(created).collect()
 }
 
-/// Returns the name of a file that could be opened, for reading or for writing.
+/// Returns a line about a file if it can be opened for reading or writing.
 fn opened(path: String) -> Option<String> {
     let open = |write: bool| {
         OpenOptions::new()
@@ -141,7 +144,7 @@ fn opened(path: String) -> Option<String> {
     (open(false) || open(true)).then(|| format!("{path} was opened"))
 }
 
-/// Returns what netd needs and could not open.
+/// Returns the files that netd needs but could not open.
 fn needed() -> Vec<String> {
     let tun = OpenOptions::new()
         .read(true)
@@ -160,6 +163,6 @@ fn needed() -> Vec<String> {
         .into_iter()
         .filter_map(|(what, opened)| Some((what, opened.err()?)));
     failed
-        .map(|(what, error)| format!("{what} is out of reach: {error}"))
+        .map(|(what, error)| format!("{what} cannot be opened: {error}"))
         .collect()
 }

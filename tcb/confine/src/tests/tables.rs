@@ -1,4 +1,4 @@
-//! The rights of each role, call by call. A change of a role must change its table too.
+//! The rights of each role, call by call. A change of a role must also change its table.
 
 use crate::roles::{BROKER, MANAGER, NETD};
 use crate::{CapabilitySet, Rights, When};
@@ -12,7 +12,7 @@ const FIONBIO: u64 = 0x5421;
 const EXEC: u64 = 4;
 const THREAD: u64 = 0x0001_0100;
 
-/// Checks that a role has these rights and no others.
+/// Asserts that a role has exactly these rights.
 #[track_caller]
 fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes: Conditions<'_>) {
     let mut calls = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! Devices, which netd opens. The core keeps duplicates of all descriptors of a device, so that the
-//! next netd can adopt it, and gives domains their descriptors. Only netd knows the device's type.
+//! next netd can adopt it, and gives domains their descriptors. Only netd knows the type of a
+//! device.
 //!
-//! A socket is the only device that takes several steps:
+//! A socket is the only device that needs several steps:
 //!
 //! ```text
 //!   manager            core                          netd
@@ -11,13 +12,13 @@
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
 //!
-//! A PCI device takes the same steps: netd stops it, the core maps the domain's frames in its I/O
-//! page table, and netd starts it. When its domain ends, netd stops it, and then the core unmaps
-//! the frames.
+//! A PCI device needs the same steps: netd stops it, the core maps the domain's frames in its I/O
+//! page table, and netd starts it. When the domain exits, netd stops the device, and then the core
+//! unmaps the frames.
 
 use super::Core;
 use super::handles::{BoundSocket, DevHandle, PendingRequest, Rings, SOCKETS, copies};
-use super::requests::{Answer, RequestError, beside, done, value};
+use super::requests::{Answer, RequestError, attachment, done, value};
 use crate::netd::{NetdSocket, NetdTap};
 use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
@@ -33,37 +34,37 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The maximum size of a refusal's reason, or of the list of missing features, in bytes.
-const WORDS_MAX: usize = 64 << 10;
-/// The largest number of entries of a socket's ring: the kernel's limit.
+/// Maximum bytes of a refusal's reason, or of the list of missing features.
+const TEXT_MAX: usize = 64 << 10;
+/// Maximum number of entries of a socket's ring: the kernel's limit.
 const ENTRIES_MAX: u32 = 1 << 16;
 
 type Fds = Vec<OwnedFd>;
 
-fn netd_is_away() -> RequestError {
+fn netd_is_restarting() -> RequestError {
     let why = "netd is being restarted".into();
     RequestError { why, is_busy: true }
 }
 
 impl Core {
-    /// Welcomes a netd that has started.
+    /// Welcomes a netd that was just started: sends it all devices and a control link.
     pub(super) fn welcome_netd(&mut self) {
-        let beside = Link::pair().and_then(|(ours, theirs)| {
+        let attachments = Link::pair().and_then(|(ours, theirs)| {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
-        match beside.and_then(|beside| self.units.for_the_next(beside)) {
+        match attachments.and_then(|attachments| self.units.adoption_tasks(attachments)) {
             Ok(tasks) => {
-                for (token, task, beside) in tasks {
-                    self.send_to_netd(token, task, beside);
+                for (token, task, fds) in tasks {
+                    self.send_to_netd(token, task, fds);
                 }
             }
             Err(_) => self.netd.kill(),
         }
     }
 
-    /// Answers every request that was waiting for the netd that has ended.
-    pub(super) fn lose_netd(&mut self, now: u64) {
+    /// Answers every request that was waiting for the netd that has exited.
+    pub(super) fn netd_exited(&mut self, now: u64) {
         self.control.replace(None);
         let mut left = self.netd.ended(now);
         let over = |_: &u32, (_, waits): &mut (u32, PendingRequest)| {
@@ -74,13 +75,13 @@ impl Core {
             if let PendingRequest::Closed(Some(closed_by)) = waits {
                 self.answer(closed_by, done());
             }
-            left.append(&mut waits.take_shown());
-            self.answer(token, Err(netd_is_away()));
+            left.append(&mut waits.take_descriptors());
+            self.answer(token, Err(netd_is_restarting()));
         }
         self.hypervisor.close(left);
     }
 
-    /// Handles netd's outcomes. Kills netd if it breaks the protocol.
+    /// Handles netd's replies. Kills netd if it violates the protocol.
     pub(super) fn read_netd(&mut self) {
         while let Some(Received { record, mut fds }) = self.netd.receive() {
             self.outcome(record, &mut fds);
@@ -88,20 +89,20 @@ impl Core {
         }
     }
 
-    /// Sends netd a task for which a request waits.
+    /// Sends netd a task on behalf of a request, which then waits for the outcome.
     fn begin(&mut self, token: u32, waits: PendingRequest, task: NetdRequest, fds: Fds) -> Answer {
-        if !self.netd.listens() {
-            return Err(netd_is_away());
+        if !self.netd.is_linked() {
+            return Err(netd_is_restarting());
         }
         let begun = self.units.wait(token, waits);
         self.send_to_netd(begun, task, fds);
         Ok(None)
     }
 
-    /// Has netd open a device.
+    /// Asks netd to open a device.
     pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> Answer {
         if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
-            let why = format!("device {unit} is already open, or its number is not a device's");
+            let why = format!("device {unit} is already open, or its number is invalid");
             return Err(why.into());
         }
         let description = copies(fds.first().map(AsFd::as_fd).into_iter())?.pop();
@@ -109,18 +110,18 @@ impl Core {
         self.begin(token, waits, NetdRequest::Open { unit }, fds)
     }
 
-    /// Closes a device, even one that netd is still opening: netd first completes that. If netd
-    /// ends before it has closed the device, its successor does.
+    /// Closes a device. If netd is still opening the device, it completes that first. If netd exits
+    /// before it has closed the device, its successor closes it.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
         self.lasting.remove(&unit);
-        // The device's name stays in use until its socket is closed, too; its successor may need
-        // the name.
-        self.close_left();
+        // The device's name remains in use until its socket is also closed, and the next device may
+        // need the name.
+        self.close_unused_sockets();
         let (is_opening, description) = self.units.close(token, unit);
         let opening = |by| DevHandle::new(NetdRequest::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
-        for left in left.iter_mut().filter(|_| self.netd.listens()) {
-            // netd may have died, with its descriptors: then these are the last ones.
+        for left in left.iter_mut().filter(|_| self.netd.is_linked()) {
+            // If netd has died, with its descriptors, these are the last ones.
             self.hypervisor.close(left.strip());
         }
         let left = left.or(description.map(opening));
@@ -131,9 +132,9 @@ impl Core {
     }
 
     /// Closes sockets that no domain uses any longer.
-    pub(super) fn close_left(&mut self) {
+    pub(super) fn close_unused_sockets(&mut self) {
         for unit in self.control.take_closed() {
-            let _nobody_waits = self.close(0, unit);
+            let _answer = self.close(0, unit);
         }
     }
 
@@ -161,9 +162,9 @@ impl Core {
         if socket.of.is_none()
             && let Some(bound) = self.lasting.remove(&socket.on)
         {
-            // The socket was passed on; it can be used over the same frames.
+            // The domain inherited the socket, and can use it with the same frames.
             let memory = self.hypervisor.memory(socket.domain);
-            let has = |left| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, left));
+            let has = |retained| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, retained));
             if bound.socket == socket && bound.lasts.as_ref().is_some_and(has) {
                 return self.give_bound(bound);
             }
@@ -174,10 +175,10 @@ impl Core {
         self.begin(token, PendingRequest::Make(socket, unit), task, fds)
     }
 
-    /// Handles an outcome of netd. Unused descriptors remain in `fds`.
+    /// Handles a reply of netd. Unused descriptors remain in `fds`.
     fn outcome(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
         if let NetdReply::Lost { unit, is_removed } = record.message {
-            // A device closed meanwhile has no owner, and its number may be reused soon.
+            // Ignored if the device was closed in the meantime.
             if let Some(open) = self.units.kept.get_mut(&unit)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {
@@ -185,21 +186,21 @@ impl Core {
             }
             return;
         }
-        // An outcome for which no request waits is dropped.
+        // A reply for which no request waits is dropped.
         let Some((token, mut waits)) = self.units.waiting.remove(&record.token) else {
             return;
         };
-        fds.splice(..0, waits.take_shown());
+        fds.splice(..0, waits.take_descriptors());
         let answer = match (record.message, waits) {
             (_, PendingRequest::Close(..)) => return,
             (_, PendingRequest::Closed(closed_by)) => {
                 if let Some(closed_by) = closed_by {
                     self.answer(closed_by, done());
                 }
-                Err("the device was closed meanwhile".into())
+                Err("the device was closed in the meantime".into())
             }
             (NetdReply::Refused { is_busy }, _) => {
-                let why = fds.last().and_then(|fd| sealed::read(fd, WORDS_MAX).ok());
+                let why = fds.last().and_then(|fd| sealed::read(fd, TEXT_MAX).ok());
                 let why = why.unwrap_or_else(|| "the reason is unreadable".into());
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(RequestError { why, is_busy })
@@ -213,7 +214,7 @@ impl Core {
             (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _, mapping)) => {
                 self.bound((socket, mapping), unit, (rings, lasts), fds)
             }
-            _ => Err("netd has sent an answer of another kind".into()),
+            _ => Err("netd has sent an answer of the wrong type".into()),
         };
         self.answer(token, answer);
     }
@@ -222,17 +223,17 @@ impl Core {
         if fds.len() < 2 || given as usize > fds.len() - 2 {
             return Err("netd has opened a device without passing its descriptors".into());
         }
-        sealed::check(&fds[1], WORDS_MAX)?;
+        sealed::check(&fds[1], TEXT_MAX)?;
         let lacks = fds.remove(1);
         let open = DevHandle::new(NetdRequest::TakeUp { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
     }
 
-    /// Returns the frames of a dead driver domain that its successor gets: the frames of sockets
-    /// with which it can continue, or all frames if there were no sockets. Data that the driver
-    /// domain keeps in them outlives it.
-    pub(super) fn left_by(&self, dead: DomId) -> RetainedFrames {
+    /// Returns the frames of a dead driver domain that its successor inherits: the frames of
+    /// sockets with which it can continue, or all frames if the domain had no sockets. The data in
+    /// these frames outlives the domain.
+    pub(super) fn retained_frames(&self, dead: DomId) -> RetainedFrames {
         let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
         match all.find(|bound| bound.socket.domain == dead && is_driver) {
@@ -241,8 +242,8 @@ impl Core {
         }
     }
 
-    /// Passes a dead domain's sockets to its successor.
-    pub(super) fn pass_on(&mut self, dead: DomId, next: DomId) {
+    /// Assigns a dead domain's sockets to its successor.
+    pub(super) fn assign_sockets(&mut self, dead: DomId, next: DomId) {
         let all = self.lasting.values_mut();
         for bound in all.filter(|bound| bound.socket.domain == dead) {
             bound.socket.domain = next;
@@ -250,7 +251,7 @@ impl Core {
         }
     }
 
-    /// Returns the frames of a socket.
+    /// Returns the memory of a socket's frames.
     fn umem(&self, socket: &NewSocket) -> Result<Span, RequestError> {
         let domain = self.hypervisor.domain(socket.domain);
         let built = domain.is_some_and(|domain| domain.life.stage == Stage::Built);
@@ -260,10 +261,10 @@ impl Core {
         let bytes = |pages: u32| pages as usize * PAGE;
         let umem = memory.frames.span();
         let umem = umem.sub(bytes(socket.first_frame), bytes(socket.frames));
-        umem.ok_or_else(|| "a device over frames outside the memory of the domain".into())
+        umem.ok_or_else(|| "the device's frames are outside the memory of the domain".into())
     }
 
-    /// Handles a new socket: registers its memory, and has netd bind the socket.
+    /// Handles a new socket: registers its memory, and asks netd to bind the socket.
     fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
         let registered = match socket.is_pci {
             true => self.map_io(&socket, fds).map(Some),
@@ -282,7 +283,7 @@ impl Core {
 
     /// Maps the frames that a PCI device may access.
     fn map_io(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<IoMapping, RequestError> {
-        let (container, memory) = (beside(fds)?.try_clone()?, self.umem(socket)?);
+        let (container, memory) = (attachment(fds)?.try_clone()?, self.umem(socket)?);
         let mapped = IoMapping::new(container, memory, IO_BASE);
         Ok(mapped.map_err(|e| {
             format!(
@@ -297,10 +298,10 @@ impl Core {
             span: self.umem(socket)?,
             chunk_bytes: socket.chunk_bytes,
             entries: socket.entries,
-            // Nothing is ever sent from another domain's memory.
+            // The driver domain never sends from another domain's memory.
             transmits: socket.of.is_none(),
         };
-        let registered = shmem::umem::register(beside(fds)?, &umem);
+        let registered = shmem::umem::register(attachment(fds)?, &umem);
         Ok(registered.map_err(|e| format!("the memory of an AF_XDP socket: {e}"))?)
     }
 
@@ -339,7 +340,8 @@ impl Core {
         let kept = self.units.kept.get(&control.unit);
         let (first, frames) = (socket.first_frame, socket.frames);
         let fds = kept.map_or(&[][..], |unit| &unit.fds);
-        // The domain gets the descriptor of a PCI device's interrupt, and only sees its registers.
+        // For a PCI device, the domain gets the descriptor of the interrupt, and a mapping of the
+        // registers.
         let (fd, shows) = match (socket.is_pci, fds) {
             (false, [socket, ..]) => (socket.try_clone()?, None),
             (true, [_, _, device, interrupt]) => {
@@ -355,7 +357,7 @@ impl Core {
             fd,
             pages_fd: shows,
             control: Some(control),
-            pages: places(&bound.rings, socket.rings_slot, slots)?,
+            pages: device_maps(&bound.rings, socket.rings_slot, slots)?,
             pin: socket.of.map(|of| Pin { of, first, frames }),
         };
         self.hypervisor.give_device(socket.domain, Some(device))?;
@@ -366,8 +368,8 @@ impl Core {
     }
 }
 
-/// Returns the places of rings of at most `slots` pages in the window, starting at slot `first`.
-fn places(rings: &Rings, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
+/// Returns the window slots of rings, each of at most `slots` pages, from slot `first` on.
+fn device_maps(rings: &Rings, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {
         let slot = slots.checked_mul(place)?.checked_add(first)?;

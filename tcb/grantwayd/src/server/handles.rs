@@ -1,4 +1,4 @@
-//! The core's state of devices, and the requests that wait for one.
+//! The core's devices, and the requests that wait for netd.
 
 use crate::netd::NetdSocket;
 use abi::core::{NetdRequest, NewSocket, RingExtent};
@@ -9,18 +9,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Sockets have numbers from here on, devices lower ones.
+/// First number of sockets. Devices have lower numbers.
 pub(super) const SOCKETS: u32 = 1 << 31;
 
 /// An open device, or a socket of a domain.
 #[derive(Debug)]
 pub(super) struct DevHandle {
-    /// The task by which the next netd adopts it, …
+    /// The task by which the next netd adopts the device.
     pub(super) task: NetdRequest,
-    /// … with these attachments. For a device: netd's notes, the descriptors for domains, and
-    /// netd's own. For a socket: the socket, netd's notes, and netd's own descriptors.
+    /// The attachments of the task. For a device: netd's notes, the descriptors for domains, and
+    /// netd's other descriptors. For a socket: the socket, netd's notes, and netd's other
+    /// descriptors.
     pub(super) fds: Vec<OwnedFd>,
-    /// Set once the device was lost, for every manager: see [`abi::core::NetdReply::Lost`].
+    /// Set once the device is lost, and reported to every manager: see
+    /// [`abi::core::NetdReply::Lost`].
     pub(super) lost: Option<bool>,
 }
 
@@ -30,19 +32,20 @@ impl DevHandle {
         Self { task, fds, lost }
     }
 
-    /// Reduces a closed device, which netd has received completely, to the data that the next netd
-    /// needs to close it. Returns the other descriptors; closing the last one may take a long time.
+    /// Reduces a closed device that netd has received completely to the data by which the next netd
+    /// can close it. Returns the other descriptors, which may be the last of their objects: closing
+    /// them may take long.
     pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
         self.fds.split_off(self.state().iter().count())
     }
 
-    /// netd's notes on a device, which it needs to close the device.
+    /// Returns netd's notes on a device, which netd needs to close the device.
     fn state(&self) -> Option<&OwnedFd> {
         let is_device = matches!(self.task, NetdRequest::TakeUp { .. });
         self.fds.first().filter(|_| is_device)
     }
 
-    /// Returns a descriptor for domains.
+    /// Returns descriptor `place` for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
             NetdRequest::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
@@ -51,7 +54,7 @@ impl DevHandle {
     }
 }
 
-/// The visible pages of a socket's rings.
+/// The pages of a socket's rings that are mapped into the domain.
 pub(super) type Rings = [RingExtent; 4];
 
 /// A bound socket, and its domain.
@@ -61,31 +64,31 @@ pub(super) struct BoundSocket {
     pub(super) rings: Rings,
     /// The domain's frames, if the socket outlives the domain.
     pub(super) lasts: RetainedFrames,
-    /// Dropping the last reference has netd close the socket.
+    /// netd closes the socket after the last reference is dropped.
     pub(super) control: Arc<NetdSocket>,
 }
 
 /// A request of the manager that waits for netd.
 #[derive(Debug)]
 pub(super) enum PendingRequest {
-    /// Opening this device, by this description.
+    /// Opening this device from this description.
     Open(u32, Option<OwnedFd>),
-    /// Opening a device that was closed meanwhile. Contains the token of the pending request to
-    /// close it. The request waits, because until netd has answered, netd may still create the
-    /// device, and its name is in use.
+    /// Opening a device that was closed in the meantime. Contains the token of the pending request
+    /// to close it. That request waits for netd's answer, because until then netd may still create
+    /// the device and use its name.
     Closed(Option<u32>),
-    /// Closing a device or socket. Contains its descriptors that netd lacks: all of them, until a
+    /// Closing a device or socket. Contains the descriptors that netd lacks: all of them until a
     /// netd has received them.
     Close(u32, Option<DevHandle>),
-    /// Creating a socket, with this number.
+    /// Creating a socket with this number.
     Make(NewSocket, u32),
-    /// Binding it. Contains the mapping of a PCI device's memory.
+    /// Binding a socket. Contains the mapping of a PCI device's memory.
     Bind(NewSocket, u32, Vec<OwnedFd>, Option<IoMapping>),
 }
 
 impl PendingRequest {
-    /// Takes the descriptors of a socket that failed.
-    pub(super) fn take_shown(&mut self) -> Vec<OwnedFd> {
+    /// Removes and returns the descriptors of a socket that could not be bound.
+    pub(super) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         match self {
             Self::Bind(_, _, fds, _) => std::mem::take(fds),
             _ => Vec::new(),
@@ -96,9 +99,9 @@ impl PendingRequest {
 /// All devices.
 #[derive(Debug, Default)]
 pub(super) struct DevHandles {
-    /// By number, so devices precede the sockets on them.
+    /// Open devices and sockets by number, so that devices precede their sockets.
     pub(super) kept: BTreeMap<u32, DevHandle>,
-    /// By the token of netd's task: the token of the manager's request that waits for it.
+    /// Pending tasks of netd by token, with the token of the manager's request.
     pub(super) waiting: BTreeMap<u32, (u32, PendingRequest)>,
     sockets: u32,
     tasks: u32,
@@ -116,7 +119,7 @@ impl DevHandles {
         unit < SOCKETS && (self.kept.contains_key(&unit) || self.opening().any(|by| by == unit))
     }
 
-    /// Devices that netd is opening.
+    /// Returns the devices that netd is opening.
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
         self.waiting.values().filter_map(|(_, waits)| match waits {
             PendingRequest::Open(unit, _) => Some(*unit),
@@ -129,11 +132,12 @@ impl DevHandles {
         (self.waiting.values()).any(|(_, waits)| matches!(waits, PendingRequest::Close(..)))
     }
 
-    /// Removes a device, even one that netd is still opening. Returns whether the request `token`
-    /// is answered only after netd's answer, and the description by which netd opens the device.
+    /// Removes a device, even one that netd is still opening. Returns whether the answer to the
+    /// request `token` must wait for netd, and the description from which netd opens the device.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
         let (mut closed_by, mut by) = (Some(token), None);
-        // netd answers tasks in order.
+        // In reverse, because the close follows the last of several tasks, and netd answers in
+        // order.
         for (_, waits) in self.waiting.values_mut().rev() {
             if let PendingRequest::Open(opened, description) = waits
                 && *opened == unit
@@ -145,13 +149,14 @@ impl DevHandles {
         (closed_by.is_none(), by)
     }
 
-    /// Returns the first tasks for the next netd, with the token and the attachments of each. They
-    /// make it adopt the devices and sockets of the previous netd, and close those that the
-    /// previous netd did not close. The last task passes `beside`: netd then serves control calls,
-    /// because it has all devices that a call can name.
-    pub(super) fn for_the_next(
+    /// Returns the first tasks for the next netd, each with its token and attachments. By these
+    /// tasks, the new netd adopts the devices and sockets of the previous netd, and closes those
+    /// that the previous netd did not close. The last task is the welcome, with the descriptors
+    /// `welcome_fds`: netd then serves control calls, because it has all devices that a call can
+    /// name.
+    pub(super) fn adoption_tasks(
         &mut self,
-        beside: Vec<OwnedFd>,
+        welcome_fds: Vec<OwnedFd>,
     ) -> io::Result<Vec<(u32, NetdRequest, Vec<OwnedFd>)>> {
         let waiting = self.waiting.iter();
         let closing = waiting.filter_map(|(token, (_, waits))| match waits {
@@ -159,13 +164,13 @@ impl DevHandles {
             _ => None,
         });
         let closing: Vec<_> = closing.collect();
-        // No netd has the devices that were closed in between, so the new one adopts and closes
+        // No netd has the devices that were closed without a netd, so the new one adopts and closes
         // them.
         let left = closing
             .iter()
             .filter_map(|(_, unit, left)| Some((unit, (*left)?)));
         let left = left.filter(|(_, left)| left.fds.len() > 1);
-        // Devices precede the sockets on them.
+        // Devices precede their sockets.
         let all: BTreeMap<_, _> = self.kept.iter().chain(left).collect();
         let mut tasks = Vec::new();
         for unit in all.values() {
@@ -179,17 +184,18 @@ impl DevHandles {
                 copies(state.into_iter())?,
             ));
         }
-        tasks.push((0, NetdRequest::Welcome {}, beside));
+        tasks.push((0, NetdRequest::Welcome {}, welcome_fds));
         for (_, waits) in self.waiting.values_mut() {
             if let PendingRequest::Close(_, Some(left)) = waits {
-                // These are not the last descriptors: the tasks have copies.
+                // The tasks have copies, so these are not the last descriptors.
                 drop(left.strip());
             }
         }
         Ok(tasks)
     }
 
-    /// Records that the manager's request `token` waits for netd. Returns the token of netd's task.
+    /// Records that the manager's request `token` waits for netd. Returns the token for netd's
+    /// task.
     pub(super) fn wait(&mut self, token: u32, waits: PendingRequest) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));
@@ -210,7 +216,7 @@ mod tests {
         let mut units = DevHandles::default();
         let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, PendingRequest::Open(unit, None)));
         assert!(units.close(200, 7).0);
-        assert!(!units.close(201, 7).0, "it is not being opened any more");
+        assert!(!units.close(201, 7).0, "netd is no longer opening it");
         let waits = |units: &DevHandles, n: usize| match units.waiting[&tasks[n]] {
             (token, PendingRequest::Closed(by)) => (token, by),
             (token, _) => (token, Some(0)),
@@ -251,14 +257,14 @@ mod tests {
             vec![description.unwrap()],
         );
         let closing = units.wait(0, PendingRequest::Close(2, Some(opening)));
-        // Closed while there was no netd, so the next one gets all of its descriptors.
+        // Closed while no netd ran, so the next one receives all descriptors.
         let absent = NetdRequest::TakeUp { unit: 3, given: 1 };
         let left = DevHandle::new(absent, vec![file(), file()]);
         let left = units.wait(0, PendingRequest::Close(3, Some(left)));
-        let tasks = units.for_the_next(vec![file()]).unwrap();
+        let tasks = units.adoption_tasks(vec![file()]).unwrap();
         let tasks: Vec<_> = tasks
             .iter()
-            .map(|(token, task, beside)| (*token, *task, beside.len()))
+            .map(|(token, task, fds)| (*token, *task, fds.len()))
             .collect();
         let all = [
             (0, device, 2),

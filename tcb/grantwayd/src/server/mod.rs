@@ -1,4 +1,4 @@
-//! The main loop: one `poll` over all sources, no other blocking call.
+//! The main loop: one `poll` over all sources, and no other blocking call.
 
 mod devices;
 mod handles;
@@ -22,14 +22,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long each step of the shutdown may take: domains end, devices are closed, helpers end by
-/// themselves. A step passes unused time to the next one; anything left over ends with this
+/// Time limit of each step of the shutdown: domains exit, netd closes devices, helpers exit. The
+/// next step may use the unused time of a step. Whatever remains after the last step ends with this
 /// process.
-const END_STEP_NS: u64 = 5_000_000_000;
-/// The number of steps: systemd waits longer than all of them take.
-const END_STEPS: u64 = 3;
-/// The largest number of the manager's requests handled per turn.
-const ASKS_PER_TURN: usize = 64;
+const SHUTDOWN_STEP_NS: u64 = 5_000_000_000;
+/// Number of shutdown steps. systemd's timeout is longer than all steps together.
+const SHUTDOWN_STEPS: u64 = 3;
+/// Maximum number of the manager's requests per turn.
+const REQUESTS_PER_TURN: usize = 64;
 
 /// A source that is ready.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +47,16 @@ enum CoreSource {
 #[derive(Default)]
 struct ReportedState {
     stage: Option<Stage>,
-    /// The reading end of its console, which stays open so that writes never fail.
+    /// The reading end of the domain's console, which remains open so that writes never fail.
     console: Option<OwnedFd>,
-    /// Whether some of its connections have not been up since its start.
+    /// Whether not all of the domain's connections have been up since its start.
     is_unconnected: bool,
-    /// Page frames that the driver domain's successor gets if there is no socket over them. With
-    /// sockets, [`Core::left_by`] selects the frames.
+    /// Page frames that the driver domain's successor inherits if no socket uses them. With
+    /// sockets, [`Core::retained_frames`] selects the frames.
     left: RetainedFrames,
 }
 
-/// The core: the trusted state, and the two helpers, which have no access to any domain's memory.
+/// The core: the trusted state, and the two helpers, which have no access to domains' memory.
 pub(crate) struct Core {
     hypervisor: Hypervisor,
     args: Args,
@@ -73,19 +73,19 @@ pub(crate) struct Core {
     /// Descriptors that the first manager opened, and the names of the sockets among them.
     held: Vec<OwnedFd>,
     sockets: Vec<SocketFile>,
-    /// Every domain.
+    /// The state of every domain as last reported to the manager.
     known: BTreeMap<DomId, ReportedState>,
     signals: UnixStream,
-    /// Standard output, if its reader is to be watched.
+    /// Standard output, if the core must watch for the end of its reader.
     reader: Option<Stdout>,
     began_ns: u64,
-    /// Set when the machine ends; contains the token of the request to end it, if any.
+    /// Set when the machine is shutting down. Contains the token of the manager's request, if any.
     ending: Option<Option<u32>>,
-    /// Set if the machine failed; contains the reason if it was not reported yet.
+    /// Set if the machine failed. Contains the reason if it was not reported yet.
     failure: Option<Option<String>>,
-    /// Whether the process that started this one has exited: then persistent devices stay, as after
-    /// a failure.
-    is_left: bool,
+    /// Whether the process that started this one has exited. Persistent devices then remain, as
+    /// after a failure.
+    is_orphaned: bool,
 }
 
 impl Core {
@@ -102,8 +102,8 @@ impl Core {
         let empty = sealed::write("machine", b"").map_err(|e| e.to_string())?;
         Ok(Self {
             hypervisor,
-            manager: Helper::new(&args.beside, "grantway-manager", Some(&args.of_manager)),
-            netd: Helper::new(&args.beside, "grantway-netd", None),
+            manager: Helper::new(&args.helpers, "grantway-manager", Some(&args.manager_args)),
+            netd: Helper::new(&args.helpers, "grantway-netd", None),
             control: Arc::default(),
             units: DevHandles::default(),
             lasting: BTreeMap::new(),
@@ -118,11 +118,11 @@ impl Core {
             began_ns,
             ending: None,
             failure: None,
-            is_left: false,
+            is_orphaned: false,
         })
     }
 
-    /// Starts both helpers, which run concurrently; then reads the machine.
+    /// Starts both helpers, and then reads the machine while they start.
     pub(crate) fn start(
         &mut self,
         machine: impl FnOnce() -> io::Result<Vec<u8>>,
@@ -138,25 +138,25 @@ impl Core {
         Ok(())
     }
 
-    /// Serves until the machine ends, and ends everything.
+    /// Serves until the machine is shut down, and then stops domains, devices and helpers.
     ///
     /// # Errors
-    /// The reason of a failed machine, unless it was reported already.
+    /// The reason of the machine's failure, unless it was reported already.
     pub(crate) fn run(mut self) -> Result<(), Option<String>> {
         while self.ending.is_none() {
             self.turn();
         }
         self.control.end();
         self.hypervisor.kill_all("ended");
-        let ends_ns = monotonic_ns().saturating_add(END_STEPS * END_STEP_NS);
-        let is_time_for = |steps: u64| monotonic_ns() + steps * END_STEP_NS < ends_ns;
+        let ends_ns = monotonic_ns().saturating_add(SHUTDOWN_STEPS * SHUTDOWN_STEP_NS);
+        let is_time_for = |steps: u64| monotonic_ns() + steps * SHUTDOWN_STEP_NS < ends_ns;
         while !self.hypervisor.is_over() && is_time_for(2) {
             self.turn();
         }
-        if self.failure.is_none() && !self.is_left {
+        if self.failure.is_none() && !self.is_orphaned {
             let open = self.units.kept.range(..SOCKETS).map(|(&unit, _)| unit);
             for unit in open.chain(self.units.opening()).collect::<Vec<_>>() {
-                let _nobody_waits = self.close(0, unit);
+                let _answer = self.close(0, unit);
             }
         }
         while self.units.is_any_closing() && is_time_for(1) {
@@ -165,13 +165,13 @@ impl Core {
         if let Some(Some(token)) = self.ending {
             self.send_to_manager(token, CoreMessage::Done { value: 0 }, Vec::new());
         }
-        // Closing the links ends both helpers; the manager first sends its last answers.
-        self.manager.hang_up();
-        self.netd.hang_up();
+        // Both helpers exit when their links are closed; the manager first sends its last answers.
+        self.manager.close_link();
+        self.netd.close_link();
         self.control.replace(None);
-        // netd returns a PCI device to the system once these descriptors are closed.
+        // netd can return a PCI device to the system only after these descriptors are closed.
         self.units.kept.clear();
-        // The manager answers the client that requested the end.
+        // The manager first answers the client that requested the shutdown.
         self.manager.end(ends_ns);
         self.netd.end(ends_ns);
         self.sockets.iter().for_each(control::remove);
@@ -192,12 +192,12 @@ impl Core {
             Ok(fds) => self.send_to_manager(0, message, fds),
             Err(_) => self.manager.kill(),
         }
-        let ways = self.known.iter().filter_map(|(&id, known)| {
-            let ways = self.ways_to(id, known.console.as_ref()?);
-            Some((id, ways.ok()?))
+        let descriptors = self.known.iter().filter_map(|(&id, known)| {
+            let descriptors = self.manager_descriptors(id, known.console.as_ref()?);
+            Some((id, descriptors.ok()?))
         });
-        for (domain, ways) in ways.collect::<Vec<_>>() {
-            self.send_to_manager(0, CoreMessage::Console { domain }, ways);
+        for (domain, descriptors) in descriptors.collect::<Vec<_>>() {
+            self.send_to_manager(0, CoreMessage::Console { domain }, descriptors);
         }
         self.known.values_mut().for_each(|known| known.stage = None);
         self.report_lives();
@@ -205,8 +205,8 @@ impl Core {
             of.lost
                 .map(|is_removed| CoreMessage::Lost { unit, is_removed })
         };
-        for send_to_manager in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
-            self.send_to_manager(0, send_to_manager, Vec::new());
+        for message in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
+            self.send_to_manager(0, message, Vec::new());
         }
     }
 
@@ -220,16 +220,16 @@ impl Core {
         self.netd.send(&Record { token, message }, fds);
     }
 
-    /// Reports domains that have reached another stage to the manager.
+    /// Reports changed stages and connections of domains to the manager.
     fn report_lives(&mut self) {
-        let mut news = Vec::new();
+        let mut messages = Vec::new();
         for domain in self.hypervisor.domains() {
             let (domain, life) = (domain.id, &domain.life);
             let stage = life.stage;
             let known = self.known.entry(domain).or_default();
             if known.stage.replace(stage) != Some(stage) {
                 let text = Text::cut(life.text());
-                news.push(CoreMessage::Life {
+                messages.push(CoreMessage::Life {
                     domain,
                     stage,
                     text,
@@ -237,7 +237,7 @@ impl Core {
             }
             if stage == Stage::Gone {
                 (known.console, known.is_unconnected) = (None, false);
-                // A successor can continue only with sockets that the domain has reported as sound.
+                // A successor can use only sockets that the domain has reported as sound.
                 let is_sound = |of: &BoundSocket| of.control.is_sound.load(Ordering::Relaxed);
                 let all = &mut self.lasting;
                 if all.values().any(|of| of.socket.domain == domain) {
@@ -247,15 +247,15 @@ impl Core {
             }
             if known.is_unconnected && self.hypervisor.is_connected(domain) {
                 known.is_unconnected = false;
-                news.push(CoreMessage::Connected { domain });
+                messages.push(CoreMessage::Connected { domain });
             }
         }
-        for send_to_manager in news {
-            self.send_to_manager(0, send_to_manager, Vec::new());
+        for message in messages {
+            self.send_to_manager(0, message, Vec::new());
         }
     }
 
-    /// Waits for an event, until the next deadline at most, and handles it.
+    /// Waits for an event, at most until the next deadline, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
         let mut deadline = self.hypervisor.tick(now);
@@ -270,21 +270,22 @@ impl Core {
             self.handle(ready);
         }
         let now = monotonic_ns();
-        self.close_left();
+        self.close_unused_sockets();
         self.report_lives();
         self.start_helpers(now);
     }
 
-    /// Restarts helpers that have ended; during the shutdown only netd, if it has devices to close.
+    /// Restarts helpers that have exited. During the shutdown, restarts only netd, if it has
+    /// devices to close.
     fn start_helpers(&mut self, now: u64) {
         let ends = self.ending.is_some();
         if ends && !self.units.is_any_closing() {
             return;
         }
-        if self.netd.start_again(now) {
+        if self.netd.restart_if_due(now) {
             self.welcome_netd();
         }
-        if !ends && self.manager.start_again(now) {
+        if !ends && self.manager.restart_if_due(now) {
             self.welcome_manager();
         }
     }
@@ -296,7 +297,8 @@ impl Core {
         if let Some(reader) = &self.reader
             && self.ending.is_none()
         {
-            // No events are requested: poll reports a pipe without a reader as an error.
+            // No events are requested, because poll reports a pipe without a reader as an error
+            // anyway.
             sources.push((CoreSource::ReaderGone, reader.as_fd(), PollFlags::empty()));
         }
         sources.extend(
@@ -316,14 +318,14 @@ impl Core {
                 self.ending.get_or_insert(None);
             }
             CoreSource::ReaderGone => {
-                self.is_left = self.ending.is_none();
+                self.is_orphaned = self.ending.is_none();
                 self.ending.get_or_insert(None);
             }
             CoreSource::Manager => self.read_manager(),
             CoreSource::ManagerEnded => {
                 let left = self.manager.ended(now);
                 self.hypervisor.close(left);
-                // The next manager's tokens begin at 1 again. It ignores answers with token 0.
+                // The next manager counts tokens from 1 again, and ignores answers with token 0.
                 for (token, waits) in self.units.waiting.values_mut() {
                     *token = 0;
                     if let PendingRequest::Closed(Some(closed_by)) = waits {
@@ -332,24 +334,24 @@ impl Core {
                 }
                 if self.kept.is_none() && self.ending.is_none() {
                     // The next manager would not know which domains exist.
-                    let why = "the manager ended before the machine was ready";
+                    let why = "the manager exited before the machine was ready";
                     self.failure = Some(Some(why.into()));
                     self.ending = Some(None);
                 }
             }
             CoreSource::Netd => self.read_netd(),
-            CoreSource::NetdEnded => self.lose_netd(now),
+            CoreSource::NetdEnded => self.netd_exited(now),
             CoreSource::Hypervisor => self.hypervisor.handle(now),
         }
     }
 
-    /// Handles requests of the manager.
+    /// Handles the next requests of the manager.
     fn read_manager(&mut self) {
-        for _ in 0..ASKS_PER_TURN {
+        for _ in 0..REQUESTS_PER_TURN {
             let Some(received) = self.manager.receive() else {
                 return;
             };
-            self.ask(received);
+            self.handle_request(received);
         }
     }
 }
@@ -364,6 +366,6 @@ mod tests {
         let mut limits = service.lines();
         let limit = limits.find_map(|line| line.strip_prefix("TimeoutStopSec="));
         let limit_ns = limit.unwrap().parse::<u64>().unwrap() * 1_000_000_000;
-        assert!(limit_ns >= 2 * END_STEPS * END_STEP_NS);
+        assert!(limit_ns >= 2 * SHUTDOWN_STEPS * SHUTDOWN_STEP_NS);
     }
 }

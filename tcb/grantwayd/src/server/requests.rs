@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::handles::copies;
-use crate::control::named;
+use crate::control::identify;
 use abi::DomId;
 use abi::core::{
     CoreMessage, CoreRequest, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, report_bytes,
@@ -17,14 +17,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// The largest number of descriptors that the core keeps for managers: sockets for requests and
-/// metrics, the log.
+/// Maximum number of descriptors that the core keeps for managers: the sockets for requests and
+/// metrics, and the log.
 const HELD_MAX: usize = 5;
 
 /// The answer to a request: a number and the attached descriptors, or `None` if it follows later.
 pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, RequestError>;
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(super) struct RequestError {
     pub(super) why: String,
@@ -59,26 +59,26 @@ impl Core {
             Ok(Some((value, fds))) => self.send_to_manager(token, CoreMessage::Done { value }, fds),
             Err(RequestError { why, is_busy }) => {
                 let why = sealed::write("why", why.as_bytes());
-                let beside = why.into_iter().collect();
-                self.send_to_manager(token, CoreMessage::Refused { is_busy }, beside);
+                let attachments = why.into_iter().collect();
+                self.send_to_manager(token, CoreMessage::Refused { is_busy }, attachments);
             }
         }
     }
 
     /// Executes a request of the manager.
-    pub(super) fn ask(&mut self, received: Received<CoreRequest>) {
+    pub(super) fn handle_request(&mut self, received: Received<CoreRequest>) {
         let Received { record, fds } = received;
         let answer = self.carry_out(record.token, record.message, fds);
         self.answer(record.token, answer);
     }
 
-    fn carry_out(&mut self, token: u32, ask: CoreRequest, fds: Vec<OwnedFd>) -> Answer {
-        match ask {
-            // The state of an ending machine must stay complete for its next start.
+    fn carry_out(&mut self, token: u32, request: CoreRequest, fds: Vec<OwnedFd>) -> Answer {
+        match request {
+            // The state of a machine that is shutting down must remain complete for its next start.
             CoreRequest::Open { .. } | CoreRequest::GiveSocket { .. } | CoreRequest::Leave {}
                 if self.ending.is_some() =>
             {
-                return Err("the machine ends".into());
+                return Err("the machine is shutting down".into());
             }
             CoreRequest::Open { unit } => return self.open(token, unit, fds),
             CoreRequest::Close { unit } if self.units.knows(unit) => {
@@ -111,24 +111,26 @@ impl Core {
             CoreRequest::Knock { domain } => self.hypervisor.notify_mailbox(domain),
             CoreRequest::Keep {} => {
                 // The manager continues to write this file; only the next manager reads it.
-                let kept = beside(&fds)?;
-                fcntl_get_seals(kept).map_err(|_| "the state to keep is not in a memory file")?;
+                let kept = attachment(&fds)?;
+                fcntl_get_seals(kept).map_err(|_| "the manager's journal is not a memory file")?;
                 self.kept = Some(kept.try_clone()?);
             }
             CoreRequest::Hold {} => {
-                // Only from the first manager: a later one could pass on descriptors that its
-                // successor would trust.
+                // Accepted only from the first manager. A later, compromised manager could
+                // otherwise pass descriptors that its successor would trust.
                 if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
-                    return Err("sockets and log are kept already, or are too many".into());
+                    return Err(
+                        "the core already holds sockets and log, or too many were passed".into(),
+                    );
                 }
-                // Clients see the credentials of the last caller of listen(2). These should be the
-                // core's, since managers may be replaced.
-                rustix::net::listen(beside(&fds)?, -1)?;
+                // Clients see the credentials of the last caller of listen(2). The core calls it,
+                // because managers may be replaced.
+                rustix::net::listen(attachment(&fds)?, -1)?;
                 self.held = fds;
-                self.sockets = self.args.sockets().map(named).collect();
+                self.sockets = self.args.sockets().map(identify).collect();
             }
             CoreRequest::Leave {} => {
-                let bytes = sealed::read(beside(&fds)?, STATE_BYTES_MAX)?;
+                let bytes = sealed::read(attachment(&fds)?, STATE_BYTES_MAX)?;
                 let path = self.args.state.as_ref();
                 path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
             }
@@ -144,7 +146,7 @@ impl Core {
         done()
     }
 
-    /// Returns every domain and connection.
+    /// Returns the status of all domains and connections.
     fn status(&mut self) -> CoreStatus {
         let missing = self.hypervisor.missing.iter();
         CoreStatus {
@@ -157,34 +159,36 @@ impl Core {
     }
 
     pub(super) fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
-        // A configuration beyond CONFIG_MAX is rejected below, with the domain's name.
-        let config = sealed::read(beside(fds)?, 2 * info::CONFIG_MAX)?;
+        // `create_domain` rejects a configuration beyond CONFIG_MAX, with the domain's name.
+        let config = sealed::read(attachment(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
         let is_driver = domain.program == Program::Driver;
-        let left = replaces.filter(|_| is_driver);
-        let left = left.and_then(|dead| self.left_by(dead));
-        let id = self.hypervisor.create_domain(domain, &config, left)?;
-        replaces.inspect(|&dead| self.pass_on(dead, id));
+        let inherited = replaces.filter(|_| is_driver);
+        let inherited = inherited.and_then(|dead| self.retained_frames(dead));
+        let id = self.hypervisor.create_domain(domain, &config, inherited)?;
+        replaces.inspect(|&dead| self.assign_sockets(dead, id));
         replaces.and_then(|dead| self.known.remove(&dead));
         let memory = self.hypervisor.memory(id).filter(|_| is_driver);
-        self.known.entry(id).or_default().left = memory.map(|memory| Arc::clone(&memory.frames));
+        self.known.entry(id).or_default().inherited =
+            memory.map(|memory| Arc::clone(&memory.frames));
         value(id.0.into(), Vec::new())
     }
 
-    /// Starts a domain's process. The core keeps the reading end of its console, so that a write
-    /// never fails. The domain's end is non-blocking, so that a full console does not block it.
+    /// Starts a domain's process. The core keeps the reading end of the console, so that a write
+    /// never fails. The domain's end is non-blocking, so that a full console does not block the
+    /// domain.
     fn start_domain(&mut self, id: DomId) -> Answer {
         if self.ending.is_some() {
-            // Nothing would end this domain, and the machine's shutdown would wait for it.
-            return Err("the machine ends".into());
+            // The shutdown has already killed all domains, and would wait for this one.
+            return Err("the machine is shutting down".into());
         }
         let console =
             |e: io::Error| format!("domain {}: its console: {e}", self.hypervisor.name(id));
         let (ours, theirs) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
-        let beside = self.ways_to(id, &ours).map_err(console)?;
+        let attachments = self.manager_descriptors(id, &ours).map_err(console)?;
         let domain = self.hypervisor.domain(id);
-        let domain = domain.ok_or("there is no such domain")?;
+        let domain = domain.ok_or("the domain does not exist")?;
         let program = match domain.spec.program {
             Program::Driver => self.args.driver,
             Program::Guest => "guest",
@@ -195,16 +199,20 @@ impl Core {
         self.hypervisor.start(id, start)?;
         let known = self.known.entry(id).or_default();
         (known.console, known.is_unconnected) = (Some(ours), true);
-        value(0, beside)
+        value(0, attachments)
     }
 
-    /// Returns a running domain's descriptors for the manager: its console, and its mailbox.
-    pub(super) fn ways_to(&self, id: DomId, console: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    /// Returns a running domain's descriptors for the manager: its console and its mailbox.
+    pub(super) fn manager_descriptors(
+        &self,
+        id: DomId,
+        console: &OwnedFd,
+    ) -> io::Result<Vec<OwnedFd>> {
         let mailbox = self.hypervisor.memory(id).map(|memory| memory.mailbox.fd());
         copies([console.as_fd()].into_iter().chain(mailbox))
     }
 
-    /// Removes a domain without a process and without a page in another domain's window.
+    /// Removes a domain that has no process and no page in another domain's window.
     pub(super) fn forget(&mut self, id: DomId) -> Result<(), RequestError> {
         let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
         if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
@@ -219,7 +227,8 @@ impl Core {
     }
 }
 
-/// Returns the first attached descriptor of a request.
-pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, RequestError> {
-    fds.first().ok_or_else(|| "nothing is attached".into())
+/// Returns the first descriptor attached to a request.
+pub(super) fn attachment(fds: &[OwnedFd]) -> Result<&OwnedFd, RequestError> {
+    fds.first()
+        .ok_or_else(|| "the request has no attached descriptor".into())
 }

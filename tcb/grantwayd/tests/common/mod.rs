@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Entries of the table of [`Daemon::share`].
+/// Number of entries of the table in [`Daemon::share`].
 const ENTRIES: u32 = 4;
 
 pub(crate) fn domain(name: &str, program: Program) -> DomainSpec {
@@ -32,7 +32,8 @@ pub(crate) fn domain(name: &str, program: Program) -> DomainSpec {
     }
 }
 
-/// Returns a driver domain and `guests` guests (`g0` …), each connected to it.
+/// Returns a machine with a driver domain and `guests` guests (`g0` …), each connected to the
+/// driver domain.
 pub(crate) fn machine(guests: u16) -> Machine {
     let mut domains = vec![domain("driver", Program::Driver)];
     let mut connections = Vec::new();
@@ -60,7 +61,7 @@ pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
         .push(Device::Read(path.display().to_string()));
 }
 
-/// Returns the core's program: this package's, or that of the comparisons.
+/// Returns the core's program: `grantwayd`, or `grantwayd-lab` in the tests of `lab/baselines`.
 pub(crate) fn core() -> &'static str {
     let shipped = option_env!("CARGO_BIN_EXE_grantwayd");
     shipped
@@ -68,20 +69,20 @@ pub(crate) fn core() -> &'static str {
         .unwrap()
 }
 
-/// Programs of other packages, which testing this package does not build.
-const OTHERS: [&str; 4] = [
+/// Programs of other packages, which a test of this package does not build.
+const OTHER_PROGRAMS: [&str; 4] = [
     "grantway-netd",
     "grantway-manager",
     "probe-domain",
     "probe-helper",
 ];
 
-/// Returns a program of another package, in the folder of `grantwayd`: a helper, or the domain of
-/// these tests.
+/// Builds a program of another package if it is missing: a helper, or the probe domain. Returns its
+/// path.
 pub(crate) fn built(program: &str) -> PathBuf {
     let folder = Path::new(core()).parent().unwrap();
     let packages = ["netd", "manager", "probe-domain", "probe-helper"];
-    testing::build_missing(folder, &OTHERS, &packages);
+    testing::build_missing(folder, &OTHER_PROGRAMS, &packages);
     folder.join(program)
 }
 
@@ -93,12 +94,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a monitor; returns it and its first line of output.
+    /// Starts a monitor. Returns it with its first line of output.
     pub(crate) fn start(machine: &Machine) -> (Self, Value) {
         Self::start_as(machine, Command::new(core()))
     }
 
-    /// Returns the same by another command, to which the arguments are appended.
+    /// As [`Daemon::start`], with another command to which the arguments are appended.
     pub(crate) fn start_as(machine: &Machine, mut command: Command) -> (Self, Value) {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -125,7 +126,7 @@ impl Daemon {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        let line = serde_json::from_str(&line).unwrap_or(json!({ "said": line }));
+        let line = serde_json::from_str(&line).unwrap_or(json!({ "line": line }));
         (Self { child, dir, out }, line)
     }
 
@@ -144,7 +145,7 @@ impl Daemon {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until the log contains this text, because a separate thread writes the log.
+    /// Waits until the log contains this text. A separate thread writes the log.
     #[track_caller]
     pub(crate) fn logs(&self, part: &str) {
         eventually(part, || self.log().contains(part));
@@ -172,30 +173,31 @@ impl Daemon {
         BufReader::new(stream)
     }
 
-    /// Passes an order to a probe domain; returns its reply, or `{"error": …}`.
+    /// Sends an order to a probe domain. Returns the reply, or `{"error": …}`.
     pub(crate) fn order(&self, domain: &str, order: Value) -> Value {
-        // While other clients use the domain, the manager may answer *try again*.
+        // The manager may answer *try again* while other clients use the domain.
         let is_busy = |answer: &Value| answer["error"].to_string().contains("; try again");
         let ask = || Some(self.ask(&relay(domain, &order))).filter(|answer| !is_busy(answer));
-        let answer = testing::wait_for("the domain stays busy", ask);
+        let answer = testing::wait_for("the domain remains busy", ask);
         match answer["reply"].as_str() {
             Some(reply) => serde_json::from_str(reply).unwrap(),
             None => answer,
         }
     }
 
-    /// Passes an order without waiting; the reply can be read later.
+    /// Sends an order without waiting. The caller can read the reply later.
     pub(crate) fn begin(&self, domain: &str, order: &Value) -> BufReader<UnixStream> {
         self.send(&line(&relay(domain, order)))
     }
 
-    /// Makes a domain make a call of one operation; returns its status and all its words.
+    /// Makes a domain execute a hypercall with one operation. Returns the operation's status and
+    /// words.
     pub(crate) fn call(&self, domain: &str, kind: HypercallKind, words: [u64; 3]) -> (i64, Value) {
         let op = self.calls(domain, kind, &[words]).remove(0);
         (op[5].as_i64().unwrap(), op)
     }
 
-    /// Makes a domain make a call; returns the words of each operation.
+    /// Makes a domain execute a hypercall. Returns the words of each operation.
     pub(crate) fn calls(&self, domain: &str, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<Value> {
         let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
         let answer = self.order(domain, call);
@@ -203,20 +205,20 @@ impl Daemon {
         answer["ops"].as_array().unwrap().clone()
     }
 
-    /// Makes a domain make a call; returns the statuses.
+    /// Makes a domain execute a hypercall. Returns the status of each operation.
     pub(crate) fn statuses(&self, domain: &str, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<i64> {
         let ops = self.calls(domain, kind, ops);
         ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
     }
 
-    /// Returns the domain at the other end of a domain's first connection, and its state.
+    /// Returns the id and the state of the domain at the other end of a domain's first connection.
     pub(crate) fn other_end(&self, domain: &str) -> (u64, u64) {
         let (_, answer) = self.call(domain, HypercallKind::ConnectGet, [0; 3]);
         let word = |n: usize| answer[n].as_u64().unwrap_or_else(|| panic!("{answer}"));
         (word(1), word(4))
     }
 
-    /// Makes the driver domain bind guest 0's table; returns the status.
+    /// Makes the driver domain bind guest 0's table. Returns the status.
     pub(crate) fn bind(&self, table: Handle) -> i64 {
         let bind = Bind {
             granter: DomId(1),
@@ -229,7 +231,8 @@ impl Daemon {
             .0
     }
 
-    /// Makes guest 0 grant its frame 3, full of sevens; the driver domain maps it at slot 0.
+    /// Makes guest 0 fill its frame 3 with sevens and grant it. The driver domain maps it at slot
+    /// 0.
     pub(crate) fn share(&self) -> Handle {
         let fill = json!({ "do": "fill", "frame": 3, "byte": 7 });
         self.order("g0", fill);
@@ -249,12 +252,12 @@ impl Daemon {
                 .0,
             0
         );
-        let look = json!({ "do": "look-slot", "slot": 0 });
-        assert_eq!(self.order("driver", look), 7);
+        let read = json!({ "do": "read-slot", "slot": 0 });
+        assert_eq!(self.order("driver", read), 7);
         table
     }
 
-    /// Makes one end of a table end it; returns the status.
+    /// Makes one end of a table end it. Returns the status.
     pub(crate) fn end_table(&self, domain: &str, table: Handle) -> i64 {
         self.call(domain, HypercallKind::TableEnd, [table.0.into(), 0, 0])
             .0
@@ -278,8 +281,8 @@ impl Daemon {
         named(&self.audit()["domains"], name)
     }
 
-    /// Waits until a domain is torn down; returns the reason of its end.
-    pub(crate) fn gone(&self, name: &str) -> String {
+    /// Waits until a domain is torn down. Returns the reason of its exit.
+    pub(crate) fn await_exit(&self, name: &str) -> String {
         eventually("the domain is torn down", || {
             let audit = self.domain_audit(name);
             audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
@@ -288,13 +291,13 @@ impl Daemon {
         state.as_str().unwrap().to_owned()
     }
 
-    /// Stops a domain's agent, so that it does not answer.
+    /// Stops a domain's agent, which then does not answer.
     pub(crate) fn stop_agent(&self, name: &str) {
         let agent = self.domain_status(name)["agent_pid"].as_i64();
         signal(agent.unwrap(), Signal::STOP);
     }
 
-    /// Returns every process of the machine except the monitor.
+    /// Returns the ids of all processes of the machine except the monitor.
     pub(crate) fn processes(&self) -> Vec<i64> {
         let status = self.status();
         let domains = status["domains"].as_array().unwrap();
@@ -302,7 +305,7 @@ impl Daemon {
         pids.filter_map(Value::as_i64).collect()
     }
 
-    /// Ends the machine; asserts that nothing is left.
+    /// Shuts the machine down, and asserts that no process or file remains.
     pub(crate) fn down(mut self) {
         let pids = self.processes();
         assert_eq!(self.ask(&Control::Down), json!({}));
@@ -339,16 +342,16 @@ fn named(list: &Value, name: &str) -> Value {
     list.find(|entry| entry["name"] == name).unwrap().clone()
 }
 
-/// Returns whether the process exists and has not ended.
+/// Returns whether the process exists and has not exited.
 pub(crate) fn is_process(pid: i64) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'))
 }
 
-/// Waits until `is_so` returns true.
+/// Waits until `condition` returns true.
 #[track_caller]
-pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
-    testing::wait_until(&format!("not in time: {what}"), is_so);
+pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    testing::wait_until(&format!("not in time: {what}"), condition);
 }
 
 pub(crate) fn kill(pid: i64) {

@@ -17,25 +17,26 @@ use testing::PATIENCE;
 fn core() -> Core {
     let args = Args {
         state: None,
-        beside: "/nowhere".into(),
+        helpers: "/nowhere".into(),
         programs: "/nowhere".into(),
         driver: "driver",
         with_reader: false,
-        of_manager: Vec::new(),
+        manager_args: Vec::new(),
     };
     let (signals, _signal) = UnixStream::pair().unwrap();
     let hypervisor = Hypervisor::new(None).unwrap();
     Core::new(hypervisor, args, signals, 0).unwrap()
 }
 
-/// The next manager counts its tokens from 1 again, so it could take the answer for its own.
+/// The next manager counts tokens from 1 again, so it could mistake the answer for an answer to its
+/// request.
 #[test]
-fn answers_for_a_manager_that_has_ended_have_no_token() {
+fn answers_for_an_exited_manager_have_no_token() {
     let mut core = core();
     let units = &mut core.units;
     units.wait(1, PendingRequest::Open(7, None));
     units.wait(2, PendingRequest::Open(8, None));
-    assert!(units.close(3, 7).0, "netd still opens it");
+    assert!(units.close(3, 7).0, "netd is still opening it");
     core.handle(CoreSource::ManagerEnded);
     let waiting: Vec<_> = core.units.waiting.values().collect();
     let [(0, closed), (0, opening)] = waiting[..] else {
@@ -45,7 +46,7 @@ fn answers_for_a_manager_that_has_ended_have_no_token() {
     assert!(matches!(opening, PendingRequest::Open(8, None)));
 }
 
-/// The last descriptor of a device may take long to close, so the next netd closes it.
+/// Closing the last descriptor of a device may take long, so the core leaves it to the next netd.
 #[test]
 fn devices_closed_without_netd_stay_open_here() {
     let mut core = core();
@@ -67,8 +68,8 @@ fn devices_closed_without_netd_stay_open_here() {
     );
 }
 
-/// Returns a descriptor that takes a minute to close, or until the other end is dropped, because
-/// the data sent on it are not read.
+/// Returns a descriptor whose close takes a minute, or until the other end is dropped, because the
+/// peer does not read the sent data.
 fn slow() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -80,14 +81,14 @@ fn slow() -> (OwnedFd, TcpStream) {
     (one.into(), other)
 }
 
-/// Asserts that the descriptor has been closed: the data sent on it end.
-fn is_closed(mut other: TcpStream) {
+/// Asserts that the descriptor was closed: the peer receives the end of the data.
+fn assert_closed(mut other: TcpStream) {
     other.set_read_timeout(Some(10 * PATIENCE)).unwrap();
     let end = std::io::copy(&mut other, &mut std::io::sink());
     assert!(end.is_ok(), "it was not closed: {end:?}");
 }
 
-/// Each is the last one: netd is dead, but the core has not noticed it.
+/// Each descriptor is the last of its object: netd is dead, but the core has not noticed.
 #[test]
 fn slow_closes_do_not_block() {
     let mut core = core();
@@ -102,7 +103,7 @@ fn slow_closes_do_not_block() {
         vec![state, of_device],
     );
     core.units.kept.insert(1, device);
-    assert!(core.netd.listens());
+    assert!(core.netd.is_linked());
     core.close(0, 1).unwrap();
     let socket = NewSocket {
         domain: DomId(1),
@@ -115,23 +116,24 @@ fn slow_closes_do_not_block() {
         rings_slot: 0,
         is_pci: false,
     };
-    let said = |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
-        let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
-        let mut fds = vec![fd];
-        core.outcome(Record { token, message }, &mut fds);
-        core.hypervisor.close(fds);
-    };
+    let reply =
+        |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
+            let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
+            let mut fds = vec![fd];
+            core.outcome(Record { token, message }, &mut fds);
+            core.hypervisor.close(fds);
+        };
     let message = || NetdReply::Opened { given: 0 };
-    said(
+    reply(
         &mut core,
         Some(PendingRequest::Closed(None)),
         message(),
         opened,
     );
-    said(&mut core, None, message(), unwanted);
+    reply(&mut core, None, message(), unwanted);
     let waits = PendingRequest::Bind(socket, SOCKETS, vec![refused], None);
     let why = sealed::write("why", b"so").unwrap();
-    said(
+    reply(
         &mut core,
         Some(waits),
         NetdReply::Refused { is_busy: false },
@@ -141,12 +143,12 @@ fn slow_closes_do_not_block() {
         0,
         PendingRequest::Bind(socket, SOCKETS, vec![of_socket], None),
     );
-    core.lose_netd(0);
+    core.netd_exited(0);
     assert!(
         began.elapsed() < Duration::from_secs(30),
-        "the core has waited"
+        "the core was blocked"
     );
-    others.into_iter().for_each(is_closed);
+    others.into_iter().for_each(assert_closed);
 }
 
 fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
@@ -166,7 +168,7 @@ fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
     }
 }
 
-/// Returns a machine with one domain of this program, which has a socket on device 1.
+/// Returns a core with one domain of this program, which has a socket on device 1.
 fn with_socket(program: Program) -> (Core, DomId) {
     let mut core = core();
     let first = created(&mut core, None, program);
@@ -225,7 +227,7 @@ fn frames(core: &Core, id: DomId) -> Arc<Region> {
 
 fn end(core: &mut Core, id: DomId) {
     core.hypervisor.give_up(id, "over");
-    testing::wait_for("the domain has not ended", || {
+    testing::wait_for("the domain has not exited", || {
         core.hypervisor.handle(0);
         core.report_lives();
         let stage = core.hypervisor.domain(id)?.life.stage;
@@ -233,7 +235,7 @@ fn end(core: &mut Core, id: DomId) {
     });
 }
 
-fn find_sound(core: &Core) {
+fn report_sound(core: &Core) {
     let control = &core.lasting[&1].control;
     assert_eq!(control.control(XdpControl::Sound.encode()), Ok(0));
 }
@@ -242,7 +244,7 @@ fn find_sound(core: &Core) {
 fn a_sound_socket_passes_to_the_next_driver() {
     let (mut core, first) = with_socket(Program::Driver);
     let before = frames(&core, first);
-    find_sound(&core);
+    report_sound(&core);
     end(&mut core, first);
     let next = created(&mut core, Some(first), Program::Driver);
     assert!(Arc::ptr_eq(&frames(&core, next), &before));
@@ -254,7 +256,7 @@ fn a_sound_socket_passes_to_the_next_driver() {
         0
     );
     assert!(core.control.take_closed().is_empty());
-    // This domain has not reported the socket as sound.
+    // The successor has not reported the socket as sound.
     end(&mut core, next);
     assert!(core.lasting.is_empty());
     let last = created(&mut core, Some(next), Program::Driver);
@@ -262,13 +264,13 @@ fn a_sound_socket_passes_to_the_next_driver() {
     assert_eq!(core.control.take_closed(), [SOCKETS]);
 }
 
-/// While the socket exists, the device's name is in use for a successor.
+/// While the socket exists, the device's name is in use.
 #[test]
 fn a_waiting_socket_closes_before_its_device() {
     let (mut core, first) = with_socket(Program::Driver);
     let device = DevHandle::new(NetdRequest::TakeUp { unit: 1, given: 0 }, Vec::new());
     core.units.kept.insert(1, device);
-    find_sound(&core);
+    report_sound(&core);
     end(&mut core, first);
     created(&mut core, Some(first), Program::Driver);
     core.close(0, 1).unwrap();
@@ -280,9 +282,10 @@ fn a_waiting_socket_closes_before_its_device() {
     assert!(core.units.kept.is_empty());
 }
 
-/// Not if the socket is unsound, of another domain or another kind of domain, or of another size.
+/// The socket is unsound, or belongs to another domain, or the successor runs another program or
+/// has another number of frames.
 #[test]
-fn a_socket_passes_to_no_other_domain() {
+fn no_other_domain_inherits_a_socket() {
     use Program::{Driver, Guest};
     for (program, next, is_sound, more_frames) in [
         (Driver, Driver, false, 0),
@@ -295,7 +298,7 @@ fn a_socket_passes_to_no_other_domain() {
         let other = created(&mut core, None, Driver);
         let before = frames(&core, first);
         if is_sound {
-            find_sound(&core);
+            report_sound(&core);
         }
         end(&mut core, first);
         let mut next = new_domain(Some(first), next);
@@ -318,18 +321,18 @@ fn a_socket_passes_to_no_other_domain() {
 fn rings_too_large_for_their_slots_are_rejected() {
     let ring = |pages| RingExtent { page: 5, pages };
     let slots = ring_slots(512);
-    let places = |rings, first| places(&rings, first, slots);
-    let found = places([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();
+    let placed = |rings, first| device_maps(&rings, first, slots);
+    let found = placed([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();
     let slot = |n: usize| (found[n].slot.0, found[n].pages);
     assert_eq!(
         (found.len(), slot(0), slot(1)),
         (2, (7, 1), (7 + slots, slots))
     );
-    assert!(places([ring(slots + 1); 4], 0).is_err());
-    assert!(places([ring(1); 4], u32::MAX - 1).is_err());
+    assert!(placed([ring(slots + 1); 4], 0).is_err());
+    assert!(placed([ring(1); 4], u32::MAX - 1).is_err());
 }
 
-/// The contents of a driver domain's frames outlive it, and never reach another program.
+/// The contents of a driver domain's frames outlive the domain, and no other program receives them.
 #[test]
 fn frames_of_a_dead_driver_pass_to_its_successor() {
     let mut core = core();
