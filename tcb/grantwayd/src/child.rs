@@ -199,7 +199,7 @@ impl Helper {
         }
         self.start_ns = now_ns.saturating_add(pause_ns(self.in_a_row));
         self.in_a_row = self.in_a_row.saturating_add(1);
-        left
+        unsent
     }
 
     /// Kills the helper. Its pidfd reports the exit.

@@ -64,16 +64,14 @@ impl NetdLink {
     fn ask(&self, message: NetdRequest) -> Result<u64, Errno> {
         let mut guard = lock(&self.link);
         let (link, tokens) = &mut *guard;
-        let link = link.as_ref().ok_or(Errno::RETRY_INTERVAL)?;
+        let link = link.as_ref().ok_or(Errno::AGAIN)?;
         *tokens = tokens.wrapping_add(1);
         let token = *tokens;
         link.send(&Record { token, message }, &[])
-            .map_err(|_| Errno::RETRY_INTERVAL)?;
+            .map_err(|_| Errno::AGAIN)?;
         let mut until_ns = monotonic_ns().saturating_add(FIRST_REPLY_TIMEOUT_NS);
         loop {
-            let received = link
-                .receive::<NetdReply>()
-                .map_err(|_| Errno::RETRY_INTERVAL)?;
+            let received = link.receive::<NetdReply>().map_err(|_| Errno::AGAIN)?;
             let Some(received) = received else {
                 let now = monotonic_ns();
                 if now >= until_ns {

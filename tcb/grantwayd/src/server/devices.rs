@@ -238,7 +238,7 @@ impl Core {
         let mut all = self.lasting.values();
         match all.find(|bound| bound.socket.domain == dead && is_driver) {
             Some(bound) => bound.lasts.clone(),
-            None => self.known.get(&dead)?.left.clone(),
+            None => self.known.get(&dead)?.retained.clone(),
         }
     }
 

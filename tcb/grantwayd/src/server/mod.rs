@@ -53,7 +53,7 @@ struct ReportedState {
     is_unconnected: bool,
     /// Page frames that the driver domain's successor inherits if no socket uses them. With
     /// sockets, [`Core::retained_frames`] selects the frames.
-    left: RetainedFrames,
+    retained: RetainedFrames,
 }
 
 /// The core: the trusted state, and the two helpers, which have no access to domains' memory.
@@ -241,7 +241,7 @@ impl Core {
                 let is_sound = |of: &BoundSocket| of.control.is_sound.load(Ordering::Relaxed);
                 let all = &mut self.lasting;
                 if all.values().any(|of| of.socket.domain == domain) {
-                    known.left = None;
+                    known.retained = None;
                 }
                 all.retain(|_, of| of.socket.domain != domain || is_sound(of));
             }

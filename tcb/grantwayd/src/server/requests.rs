@@ -169,7 +169,7 @@ impl Core {
         replaces.inspect(|&dead| self.assign_sockets(dead, id));
         replaces.and_then(|dead| self.known.remove(&dead));
         let memory = self.hypervisor.memory(id).filter(|_| is_driver);
-        self.known.entry(id).or_default().inherited =
+        self.known.entry(id).or_default().retained =
             memory.map(|memory| Arc::clone(&memory.frames));
         value(id.0.into(), Vec::new())
     }
