@@ -1,15 +1,16 @@
-//! The broker: a process that opens files and loads programs that netd itself may not.
+//! The broker: a process that opens files and loads BPF programs for netd, which may not do so
+//! itself.
 //!
-//! Landlock bars netd from all files other than the TAP driver and network settings, and from all
+//! Landlock denies netd access to all files except the TAP driver and network settings, and to all
 //! other processes. But netd also needs network namespaces by their paths, including those of other
-//! processes; the files of `pcap` devices; and BPF programs, which netd must not load itself, since
-//! with its CAP_SYS_ADMIN a program could read all memory. netd requests these from its broker over
-//! a link. The broker opens only network namespaces, the files that the machine's description
-//! names, and sockets of virtual machine monitors that the description names or that are in one
-//! folder. It gives netd only the PCI devices that the description names. It loads only programs
-//! that access packets. It accepts the description once, before netd opens any device.
+//! processes; the files of `pcap` devices; and BPF programs, which netd must not load itself,
+//! because a program with netd's CAP_SYS_ADMIN could read all memory. netd requests these from its
+//! broker over a link. The broker opens only network namespaces, the files in the machine's
+//! description, and sockets of virtual machine monitors that are in the description or in one
+//! folder. It gives netd only the PCI devices in the description. It loads only programs that
+//! access packets. It accepts the description once, before netd opens any device.
 //!
-//! If the broker ends, netd does too, and the core restarts both.
+//! If the broker exits, netd also exits, and the core restarts both.
 
 use crate::namespace_id::namespace_id;
 use crate::sockets;
@@ -31,27 +32,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The argument that makes this program a broker.
+/// The argument with which this program runs as broker.
 pub(crate) const ARGUMENT: &str = "--broker";
-/// The maximum size of a refusal's reason in bytes.
-const WORDS_MAX: usize = 64 << 10;
-/// The size of a [`NetnsId`] in bytes.
-const PLACE_BYTES: usize = 24;
+/// Maximum bytes of a refusal's reason.
+const TEXT_MAX: usize = 64 << 10;
+/// Bytes of a [`NetnsId`].
+const NETNS_ID_BYTES: usize = 24;
 
-/// netd's requests to its broker. Paths are attached in a sealed file.
+/// netd's requests to its broker. Paths are attached in a sealed memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokerRequest {
-    /// Accept the attached machine's description: its files may be opened.
+    /// Accept the attached description of the machine, whose files may then be opened.
     Machine,
     /// Identify the namespaces at these paths.
-    NamespaceWatch,
+    NamespaceIds,
     /// Open the network namespace at this path.
     Namespace,
     /// Open this file for reading.
     Read,
     /// Create this file, for the domain's process number `life`.
     Write(u64),
-    /// Load a program of this kind. Attached: its code, and its maps.
+    /// Load a program of this kind. Attached: its code and its maps.
     Load(u32),
     /// Create a listening socket. Attached: its description ([`VhostUser`]).
     Listen,
@@ -61,18 +62,18 @@ enum BrokerRequest {
     Remove,
     /// Bind the PCI device at this address to `vfio-pci`, and open its group.
     BindPci,
-    /// Open a container for such a group.
+    /// Open a container for the group of a PCI device.
     Container,
-    /// Take the PCI device at this address from `vfio-pci`.
+    /// Unbind the PCI device at this address from `vfio-pci`.
     UnbindPci,
 }
 
 /// The broker's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokerReply {
-    /// Success. Attached: the requested descriptor or places, if any.
+    /// Success. Attached: the requested descriptor or identities, if any.
     Done,
-    /// Failure. Attached: the reason, unless this is an errno.
+    /// Failure, with an errno, or with 0 and the attached reason.
     Failed(i32),
 }
 
@@ -80,7 +81,7 @@ impl Message for BrokerRequest {
     fn put(&self, fields: &mut Writer) -> u32 {
         match self {
             Self::Machine => 1,
-            Self::NamespaceWatch => 2,
+            Self::NamespaceIds => 2,
             Self::Namespace => 3,
             Self::Read => 4,
             Self::Write(life) => {
@@ -103,7 +104,7 @@ impl Message for BrokerRequest {
     fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match kind {
             1 => Self::Machine,
-            2 => Self::NamespaceWatch,
+            2 => Self::NamespaceIds,
             3 => Self::Namespace,
             4 => Self::Read,
             5 => Self::Write(u64::take(fields)?),
@@ -144,94 +145,95 @@ impl Message for BrokerReply {
 pub(crate) struct Broker(Mutex<Link>);
 
 impl Broker {
-    /// Starts a broker, which runs this program. Must be called before netd drops the right to do
-    /// so.
+    /// Starts a broker, which runs this program. netd must call this before it drops the right to
+    /// start programs.
     pub(crate) fn start() -> io::Result<Self> {
         let (ours, theirs) = Link::pair()?;
-        // The file that this process runs, even if another file is now at its path.
+        // The program that this process runs, even if its path now names another file.
         let mut program = Command::new("/proc/self/exe");
         program.arg(ARGUMENT).stdin(OwnedFd::from(theirs));
-        // The broker ends when its link is closed, or by its parent-death signal.
+        // The broker exits when its link is closed, or by its parent-death signal.
         let _child = program.stdout(Stdio::null()).spawn()?;
         Ok(Self(Mutex::new(ours)))
     }
 
-    /// Passes on the machine's description.
+    /// Sends the machine's description to the broker.
     pub(crate) fn accept_machine(&self, machine: &OwnedFd) -> io::Result<()> {
-        self.ask(BrokerRequest::Machine, &[machine.as_fd()])
+        self.request(BrokerRequest::Machine, &[machine.as_fd()])
             .map(drop)
     }
 
-    /// Identifies the network namespaces at `paths`.
-    pub(crate) fn places(&self, paths: &[&Path]) -> io::Result<Vec<Option<NetnsId>>> {
+    /// Returns the identities of the network namespaces at `paths`.
+    pub(crate) fn namespace_ids(&self, paths: &[&Path]) -> io::Result<Vec<Option<NetnsId>>> {
         let names: Vec<&[u8]> = paths
             .iter()
             .map(|path| path.as_os_str().as_bytes())
             .collect();
-        let found = self.ask_of(BrokerRequest::NamespaceWatch, &names.join(&0))?;
-        let found = sealed::read(&found, paths.len().saturating_mul(PLACE_BYTES))?;
-        let places = found.chunks_exact(PLACE_BYTES).map(|bytes| {
+        let found = self.request_by_path(BrokerRequest::NamespaceIds, &names.join(&0))?;
+        let found = sealed::read(&found, paths.len().saturating_mul(NETNS_ID_BYTES))?;
+        let namespace_ids = found.chunks_exact(NETNS_ID_BYTES).map(|bytes| {
             let mut words = bytes
                 .chunks_exact(8)
                 .map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-            let place: NetnsId = std::array::from_fn(|_| words.next().unwrap_or(0));
-            Some(place).filter(|place| *place != NetnsId::default())
+            let id: NetnsId = std::array::from_fn(|_| words.next().unwrap_or(0));
+            Some(id).filter(|id| *id != NetnsId::default())
         });
-        let places: Vec<_> = places.collect();
-        match places.len() == paths.len() {
-            true => Ok(places),
+        let namespace_ids: Vec<_> = namespace_ids.collect();
+        match namespace_ids.len() == paths.len() {
+            true => Ok(namespace_ids),
             false => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
     /// Opens the network namespace at `path`.
     pub(crate) fn namespace(&self, path: &Path) -> io::Result<OwnedFd> {
-        self.ask_of(BrokerRequest::Namespace, path.as_os_str().as_bytes())
+        self.request_by_path(BrokerRequest::Namespace, path.as_os_str().as_bytes())
     }
 
     /// Opens a file of the machine for reading.
     pub(crate) fn read(&self, path: &str) -> Result<OwnedFd, String> {
-        let opened = self.ask_of(BrokerRequest::Read, path.as_bytes());
+        let opened = self.request_by_path(BrokerRequest::Read, path.as_bytes());
         opened.map_err(|error| format!("the file {path} cannot be read: {error}"))
     }
 
-    /// Creates a file of the machine for the domain's process number `life`: each process has a
+    /// Creates a file of the machine for the domain's process number `life`. Each process has a
     /// separate file.
     pub(crate) fn write(&self, path: &str, life: u64) -> Result<OwnedFd, String> {
-        let made = self.ask_of(BrokerRequest::Write(life), path.as_bytes());
+        let made = self.request_by_path(BrokerRequest::Write(life), path.as_bytes());
         made.map_err(|error| format!("the file {path} cannot be created: {error}"))
     }
 
     /// Creates the listening socket of a virtual machine monitor.
     pub(crate) fn listen(&self, spec: &VhostUser) -> Result<OwnedFd, String> {
         let description = serde_json::to_vec(spec).map_err(|e| e.to_string())?;
-        let made = self.ask_of(BrokerRequest::Listen, &description);
-        made.map_err(|error| format!("the socket {} cannot be made: {error}", spec.path))
+        let made = self.request_by_path(BrokerRequest::Listen, &description);
+        made.map_err(|error| format!("the socket {} cannot be created: {error}", spec.path))
     }
 
     /// Connects to the socket of a virtual machine monitor.
     pub(crate) fn connect(&self, path: &str) -> io::Result<OwnedFd> {
-        self.ask_of(BrokerRequest::Connect, path.as_bytes())
+        self.request_by_path(BrokerRequest::Connect, path.as_bytes())
     }
 
     /// Removes the file of a listening socket.
     pub(crate) fn remove(&self, path: &str) -> io::Result<()> {
         let path = sealed::write("paths", path.as_bytes())?;
-        self.ask(BrokerRequest::Remove, &[path.as_fd()]).map(drop)
+        self.request(BrokerRequest::Remove, &[path.as_fd()])
+            .map(drop)
     }
 
     /// Binds a PCI device to `vfio-pci`. Returns the descriptors of a container and of its group.
     pub(crate) fn bind_pci(&self, address: &str) -> io::Result<[OwnedFd; 2]> {
-        // First the container: if there is none, the device is not bound.
-        let container = self.ask_of(BrokerRequest::Container, address.as_bytes())?;
-        let group = self.ask_of(BrokerRequest::BindPci, address.as_bytes())?;
+        // Without a container, the device must not be bound.
+        let container = self.request_by_path(BrokerRequest::Container, address.as_bytes())?;
+        let group = self.request_by_path(BrokerRequest::BindPci, address.as_bytes())?;
         Ok([container, group])
     }
 
-    /// Takes a PCI device from `vfio-pci`.
+    /// Unbinds a PCI device from `vfio-pci`.
     pub(crate) fn unbind_pci(&self, address: &str) -> io::Result<()> {
         let address = sealed::write("address", address.as_bytes())?;
-        self.ask(BrokerRequest::UnbindPci, &[address.as_fd()])
+        self.request(BrokerRequest::UnbindPci, &[address.as_fd()])
             .map(drop)
     }
 
@@ -243,26 +245,26 @@ impl Broker {
         maps: &[BorrowedFd<'_>],
     ) -> io::Result<OwnedFd> {
         let code = sealed::write("program", code)?;
-        let beside = [code.as_fd()].into_iter().chain(maps.iter().copied());
-        let loaded = self.ask(BrokerRequest::Load(kind), &beside.collect::<Vec<_>>())?;
+        let attachment = [code.as_fd()].into_iter().chain(maps.iter().copied());
+        let loaded = self.request(BrokerRequest::Load(kind), &attachment.collect::<Vec<_>>())?;
         loaded.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn ask_of(&self, want: BrokerRequest, paths: &[u8]) -> io::Result<OwnedFd> {
+    fn request_by_path(&self, message: BrokerRequest, paths: &[u8]) -> io::Result<OwnedFd> {
         let paths = sealed::write("paths", paths)?;
-        let found = self.ask(want, &[paths.as_fd()])?;
+        let found = self.request(message, &[paths.as_fd()])?;
         found.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Sends a request and waits for the answer. Requests are serialized, and answers arrive in
-    /// their order.
-    fn ask(
+    /// Sends a request and waits for the answer. The lock serializes requests, so each answer
+    /// belongs to the last request.
+    fn request(
         &self,
         message: BrokerRequest,
-        beside: &[BorrowedFd<'_>],
+        attachment: &[BorrowedFd<'_>],
     ) -> io::Result<Option<OwnedFd>> {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = link.send(&Record { token: 0, message }, beside);
+        let sent = link.send(&Record { token: 0, message }, attachment);
         let answer = sent.map_err(LinkError::from).and_then(|()| {
             loop {
                 match link.receive::<BrokerReply>() {
@@ -272,22 +274,22 @@ impl Broker {
             }
         });
         let Ok(Some(answer)) = answer else {
-            // Without a broker netd cannot work; the core restarts both.
-            eprintln!("grantway-netd: its broker has ended");
+            // netd cannot work without a broker; the core restarts both.
+            eprintln!("grantway-netd: its broker has exited");
             std::process::exit(1);
         };
-        let beside = answer.fds.into_iter().next();
-        match (answer.record.message, beside) {
-            (BrokerReply::Done, beside) => Ok(beside),
+        let attachment = answer.fds.into_iter().next();
+        match (answer.record.message, attachment) {
+            (BrokerReply::Done, attachment) => Ok(attachment),
             (BrokerReply::Failed(_), Some(why)) => {
-                let why = sealed::read(&why, WORDS_MAX)?;
+                let why = sealed::read(&why, TEXT_MAX)?;
                 Err(io::Error::other(String::from_utf8_lossy(&why)))
             }
             (BrokerReply::Failed(errno), None) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
-    /// Returns a broker in a thread, for tests.
+    /// Returns a broker that runs in a thread, for tests.
     #[cfg(test)]
     pub(crate) fn in_a_thread() -> Self {
         let (ours, theirs) = Link::pair().unwrap();
@@ -296,7 +298,7 @@ impl Broker {
     }
 }
 
-/// The files that the machine's description names.
+/// The files in the machine's description.
 #[derive(Debug, Default)]
 struct BrokerFiles {
     read: BTreeSet<PathBuf>,
@@ -308,7 +310,7 @@ struct BrokerFiles {
 
 impl BrokerFiles {
     fn of(machine: &[u8]) -> Self {
-        // The manager rejects an invalid description, with a reason.
+        // An invalid description is ignored, because the manager rejects it with a reason.
         let machine = serde_json::from_slice::<Machine>(machine).ok();
         let domains = machine.into_iter().flat_map(|machine| machine.domains);
         let mut files = Self::default();
@@ -325,15 +327,15 @@ impl BrokerFiles {
         files
     }
 
-    /// Whether a socket may lie at `path`.
+    /// Checks that a socket may be created at `path`.
     fn check_socket(known: Option<&Self>, path: &Path) -> io::Result<()> {
-        if sockets::is_free(path) {
+        if sockets::is_allowed_without_description(path) {
             return Ok(());
         }
         check(known.map(|files| &files.sockets), path).map_err(|_| {
             let folder = sockets::FOLDER;
             let why = format!(
-                "the configuration that the machine was started with does not name it; choose a \
+                "the configuration with which the machine was started does not name it; choose a \
                  path below {folder}"
             );
             io::Error::other(why)
@@ -341,7 +343,7 @@ impl BrokerFiles {
     }
 }
 
-/// Serves netd until it ends.
+/// Serves netd until it exits.
 pub(crate) fn serve(link: Link) -> Result<(), String> {
     let mut files = None;
     loop {
@@ -360,11 +362,11 @@ fn turn(link: &Link, files: &mut Option<BrokerFiles>) -> Result<(), LinkError> {
         return Ok(());
     };
     let found = match received.fds.as_slice() {
-        [beside, maps @ ..] => answer(received.record.message, (beside, maps), files),
+        [attachment, maps @ ..] => answer(received.record.message, (attachment, maps), files),
         _ => Err(Errno::INVAL.into()),
     };
-    let (message, beside) = match found {
-        Ok(beside) => (BrokerReply::Done, beside),
+    let (message, attachment) = match found {
+        Ok(attachment) => (BrokerReply::Done, attachment),
         Err(error) => match error.raw_os_error() {
             Some(errno) => (BrokerReply::Failed(errno), None),
             None => {
@@ -373,20 +375,20 @@ fn turn(link: &Link, files: &mut Option<BrokerFiles>) -> Result<(), LinkError> {
             }
         },
     };
-    let beside: Vec<BorrowedFd<'_>> = beside.iter().map(AsFd::as_fd).collect();
-    // netd reads the answer before its next request.
-    Ok(link.send(&Record { token: 0, message }, &beside)?)
+    let attachment: Vec<BorrowedFd<'_>> = attachment.iter().map(AsFd::as_fd).collect();
+    // The link has space, because netd reads each answer before its next request.
+    Ok(link.send(&Record { token: 0, message }, &attachment)?)
 }
 
 fn answer(
-    want: BrokerRequest,
-    (beside, maps): (&OwnedFd, &[OwnedFd]),
+    message: BrokerRequest,
+    (attachment, maps): (&OwnedFd, &[OwnedFd]),
     files: &mut Option<BrokerFiles>,
 ) -> io::Result<Option<OwnedFd>> {
-    let bytes = sealed::read(beside, MACHINE_MAX)?;
+    let bytes = sealed::read(attachment, MACHINE_MAX)?;
     let path = Path::new(OsStr::from_bytes(&bytes));
     let known = files.as_ref();
-    match want {
+    match message {
         BrokerRequest::Machine if known.is_some() => {
             Err(io::Error::other("the machine is already known"))
         }
@@ -394,12 +396,12 @@ fn answer(
             *files = Some(BrokerFiles::of(&bytes));
             Ok(None)
         }
-        BrokerRequest::NamespaceWatch => {
+        BrokerRequest::NamespaceIds => {
             let paths = bytes.split(|byte| *byte == 0);
-            let places = paths.map(|path| namespace_id(Path::new(OsStr::from_bytes(path))));
-            let words = places.flat_map(Option::unwrap_or_default);
+            let namespace_ids = paths.map(|path| namespace_id(Path::new(OsStr::from_bytes(path))));
+            let words = namespace_ids.flat_map(Option::unwrap_or_default);
             let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-            sealed::write("places", &bytes).map(Some)
+            sealed::write("namespace_ids", &bytes).map(Some)
         }
         BrokerRequest::Namespace => netns::open_here(path).map(Some),
         BrokerRequest::Load(kind) => {
@@ -409,11 +411,11 @@ fn answer(
         BrokerRequest::Listen => {
             let spec: VhostUser = serde_json::from_slice(&bytes)?;
             BrokerFiles::check_socket(known, Path::new(&spec.path))?;
-            sockets::make(&spec).map(Some)
+            sockets::create(&spec).map(Some)
         }
         BrokerRequest::Connect => {
             BrokerFiles::check_socket(known, path)?;
-            sockets::reach(path).map(Some)
+            sockets::connect_to(path).map(Some)
         }
         BrokerRequest::Remove => {
             BrokerFiles::check_socket(known, path)?;
@@ -422,7 +424,7 @@ fn answer(
         BrokerRequest::BindPci | BrokerRequest::Container | BrokerRequest::UnbindPci => {
             check(known.map(|files| &files.pci), path)?;
             let (bus, address) = (PciBus::default(), path.to_string_lossy());
-            match want {
+            match message {
                 BrokerRequest::BindPci => bus.bind(&address).map(Some).map_err(io::Error::other),
                 BrokerRequest::Container => bus.container().map(Some),
                 _ => bus
@@ -440,14 +442,14 @@ fn answer(
             check(known.map(|files| &files.written), path)?;
             match life {
                 0 => create(path).map(Some),
-                // The files of previous lives stay.
+                // The files of earlier processes remain.
                 life => create_next(path, life).map(Some),
             }
         }
     }
 }
 
-/// Checks that the machine's description names a file.
+/// Checks that a file is in the machine's description.
 fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     match named.is_some_and(|named| named.contains(path)) {
         true => Ok(()),
@@ -457,7 +459,8 @@ fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates the file with the first free number starting at `life`: failed starts leave files.
+/// Creates the file with the first free number from `life` on, because failed starts leave files
+/// behind.
 fn create_next(path: &Path, life: u64) -> io::Result<OwnedFd> {
     let mut number = life;
     loop {
@@ -520,7 +523,7 @@ mod tests {
         refused(broker.write(&path("in"), 0));
         refused(broker.write(&path("new"), 0));
         assert!(!std::fs::exists(path("new")).unwrap());
-        // netd cannot add a file by another description.
+        // netd cannot add a file by a second description.
         let wider = serde_json::json!([{ "read": path("other") }]);
         let error = broker.accept_machine(&machine(wider)).unwrap_err();
         assert!(error.to_string().contains("already known"), "{error}");
@@ -528,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn every_life_gets_a_new_file() {
+    fn every_process_gets_a_new_file() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out").display().to_string();
         let broker = Broker::in_a_thread();
@@ -547,7 +550,7 @@ mod tests {
     fn a_broker_opens_only_network_namespaces() {
         let broker = Broker::in_a_thread();
         let opened = broker.namespace(Path::new("/proc/self/ns/net")).unwrap();
-        let found = broker.places(&[Path::new("/proc/self/ns/net"), Path::new("/no/such")]);
+        let found = broker.namespace_ids(&[Path::new("/proc/self/ns/net"), Path::new("/no/such")]);
         let found = found.unwrap();
         let stat = rustix::fs::fstat(&opened).unwrap();
         assert_eq!(found[0].unwrap()[..2], [stat.st_dev, stat.st_ino]);

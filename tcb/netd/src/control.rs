@@ -1,4 +1,5 @@
-//! Domains' control calls to devices, answered at once, even while a device is being opened.
+//! Domains' control calls to devices, answered on a separate thread, without waiting for the
+//! opening of other devices.
 
 use crate::device::NetDev;
 use abi::core::{NetdReply, NetdRequest, Record};
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Every device and socket, by number.
+/// All devices and sockets, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NetDevs(Arc<Mutex<BTreeMap<u32, Arc<NetDev>>>>);
 
@@ -22,17 +23,17 @@ impl NetDevs {
     }
 }
 
-/// Serves the link on a separate thread, until it is closed.
+/// Serves the link on a separate thread until it is closed.
 pub(crate) fn start(link: Link, units: NetDevs) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("control".into());
     thread.spawn(move || {
-        // An error means that the core has ended, or has also closed the other link.
+        // An error means that the core has exited, or has also closed the other link.
         while let Ok(true) = turn(&link, &units) {}
     })?;
     Ok(())
 }
 
-/// Answers the next task, or waits for one. Returns false if the other end is closed.
+/// Answers the next task, or waits for one. Returns false if the core sends any other task.
 fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     let Some(received) = link.receive::<NetdRequest>()? else {
         link.wait(PollFlags::IN, None);
@@ -40,8 +41,7 @@ fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     };
     let token = received.record.token;
     let answer = |message| match link.send(&Record { token, message }, &[]) {
-        // If the other end leaves answers unread, it does not wait for them, so the answer is
-        // dropped.
+        // If the core leaves answers unread, it does not wait for them, so netd drops this one.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(LinkError::from(error)),
         _ => Ok(()),
     };
@@ -67,7 +67,7 @@ fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
 mod tests {
     use super::*;
 
-    /// Frames may still arrive on it, and its memory would be another domain's.
+    /// Frames may still arrive on the socket, and its memory could then belong to another domain.
     #[test]
     fn a_socket_that_was_not_adopted_is_not_ended() {
         let (ours, theirs) = Link::pair().unwrap();
@@ -77,10 +77,10 @@ mod tests {
             let message = NetdRequest::End { unit };
             ours.send(&Record { token: 7, message }, &[]).unwrap();
             assert!(turn(&theirs, &units).unwrap());
-            let said = [(); 2].map(|()| ours.receive::<NetdReply>().unwrap().unwrap().record);
-            assert!(said.iter().all(|record| record.token == 7));
-            assert_eq!(said[0].message, NetdReply::Working {});
-            said[1].message.clone()
+            let replies = [(); 2].map(|()| ours.receive::<NetdReply>().unwrap().unwrap().record);
+            assert!(replies.iter().all(|record| record.token == 7));
+            assert_eq!(replies[0].message, NetdReply::Working {});
+            replies[1].message.clone()
         };
         assert!(matches!(ended(1), NetdReply::Failed { .. }));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! One device, or one socket on a device: opened, or adopted from a previous netd.
+//! One device, or one socket on a device. netd opens it, or adopts it from a previous netd.
 
 use crate::broker::Broker;
 use abi::core::{NetdReply, RingExtent};
@@ -15,14 +15,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A feature that is missing if TAPs cannot be steered.
+/// Name of the missing feature if TAPs cannot be steered.
 const NO_STEERING: &str = "dedicated NIC queues (bpf(2) is not permitted)";
 
-/// Why a task failed.
+/// Reason why a task failed.
 #[derive(Debug)]
 pub(crate) struct TaskError {
     pub(crate) why: String,
-    /// Whether the kernel has yet to release a previous object.
+    /// Whether the kernel has not released a previous object yet, so that a retry may succeed.
     pub(crate) is_busy: bool,
 }
 
@@ -61,10 +61,11 @@ impl From<io::Error> for TaskError {
     }
 }
 
-/// How a started PCI device ends. The core requests the end until it succeeds.
+/// State for the end of a started PCI device. The core repeats the request to end it until that
+/// succeeds.
 #[derive(Debug)]
 pub(crate) struct PciEnd {
-    /// The number of the start, which a request does not end for a later domain.
+    /// Number of this start. A request for it does not end a later start.
     start: u64,
     /// Whether an error was logged.
     has_failed: AtomicBool,
@@ -75,14 +76,14 @@ pub(crate) struct PciEnd {
 pub(crate) enum NetDev {
     /// A TAP.
     Tap {
-        /// The right to steer it, if available.
+        /// The steering of frames to its queues, if available.
         steering: Option<TapSteering>,
-        /// Its connection to a network, if any.
+        /// The connection of a network to the host's network, if any.
         uplink: Option<NatUplink>,
-        /// The last descriptor of the interface. Closing it blocks until the kernel has removed the
-        /// interface, for some grace periods, so a process that serves domains must not close it.
+        /// The last descriptor of the interface. Closing it blocks for some grace periods until the
+        /// kernel has removed the interface, so a process that serves domains must not close it.
         last: OwnedFd,
-        /// Whether it stays when all its descriptors are closed.
+        /// Whether the TAP remains when all its descriptors are closed.
         persistent: bool,
     },
     /// An interface whose packets are delivered to sockets.
@@ -92,15 +93,15 @@ pub(crate) enum NetDev {
     VhostUser(String, Option<OwnedFd>),
     /// A PCI device, and its address.
     Pci(Arc<Function>, String),
-    /// A PCI device that is to be started for a domain.
+    /// A stopped PCI device, before its start for a domain.
     PciStopped(Arc<Function>),
     /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
-    /// the value that stops it.
+    /// the state for its end.
     PciStarted(Arc<Function>, OwnedFd, PciEnd),
-    /// A file, which is only a descriptor.
+    /// A file, which consists only of a descriptor.
     File,
-    /// A device or socket of a previous netd that this one could not adopt: frames may still arrive
-    /// on it. A device is adopted again when a domain needs a socket on it.
+    /// A device or socket of a previous netd that this netd could not adopt. Frames may still
+    /// arrive on it. netd retries the adoption of a device when a domain needs a socket on it.
     Stuck(Option<Box<InheritedDevice>>),
     /// A socket that is not bound yet.
     Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueue>),
@@ -110,7 +111,7 @@ pub(crate) enum NetDev {
     Queue(QueueSocket),
 }
 
-/// An opened device: the descriptors for domains, and those that the core keeps for the next netd.
+/// An opened device, the descriptors for domains, and the missing features.
 #[derive(Debug)]
 pub(crate) struct OpenedDevice {
     pub(crate) unit: NetDev,
@@ -184,7 +185,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevic
     }
 }
 
-/// Returns a domain's link, and netd's end of it.
+/// Returns both ends of a link: the domain's and netd's.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(
@@ -207,9 +208,9 @@ fn file(fd: OwnedFd) -> Result<OpenedDevice, TaskError> {
 #[derive(Debug)]
 pub(crate) struct InheritedDevice {
     opening: OpenRequest,
-    /// The domains' descriptors.
+    /// The descriptors for domains.
     given: Vec<OwnedFd>,
-    /// Those kept for netd.
+    /// The descriptors that the core keeps for netd.
     rest: Vec<OwnedFd>,
 }
 
@@ -227,13 +228,13 @@ impl InheritedDevice {
         let copies = |fds: &[OwnedFd]| fds.iter().map(OwnedFd::try_clone).collect();
         let (given, rest): (io::Result<_>, io::Result<_>) =
             (copies(&self.given), copies(&self.rest));
-        take_up(&self.opening, given?, rest?)
+        adopt(&self.opening, given?, rest?)
     }
 }
 
-/// Adopts a device that a previous netd opened: `given` holds the domains' descriptors, `rest`
-/// those kept for netd.
-fn take_up(
+/// Adopts a device that a previous netd opened. `given` are the descriptors for domains, `rest` the
+/// descriptors that the core keeps for netd.
+fn adopt(
     opening: &OpenRequest,
     given: Vec<OwnedFd>,
     mut rest: Vec<OwnedFd>,
@@ -268,7 +269,7 @@ fn take_up(
     })
 }
 
-/// Removes the remains of a device that a previous netd should have closed.
+/// Removes a device that a previous netd did not close completely.
 pub(crate) fn remove(opening: &OpenRequest, broker: &Broker) {
     if let Device::VhostUser(spec) = &opening.device
         && !spec.client
@@ -285,7 +286,7 @@ pub(crate) fn remove(opening: &OpenRequest, broker: &Broker) {
     }
 }
 
-/// Takes a PCI device from its driver. Blocks until all of its descriptors are closed.
+/// Unbinds a PCI device from its driver. Blocks until all of its descriptors are closed.
 pub(crate) fn unbind(address: &str, broker: &Broker) {
     if let Err(error) = broker.unbind_pci(address) {
         eprintln!("grantway-netd: PCI device {address} is still bound to vfio-pci: {error}");
@@ -294,13 +295,13 @@ pub(crate) fn unbind(address: &str, broker: &Broker) {
 
 fn remove_socket(path: &str, broker: &Broker) {
     if let Err(error) = broker.remove(path) {
-        eprintln!("grantway-netd: the socket {path} stays: {error}");
+        eprintln!("grantway-netd: the socket {path} cannot be removed: {error}");
     }
 }
 
 impl NetDev {
-    /// Returns the descriptors that the next netd needs to adopt it, in addition to its
-    /// description.
+    /// Returns the descriptors that the next netd needs, in addition to the description, to adopt
+    /// the device.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tap {
@@ -324,7 +325,7 @@ impl NetDev {
         }
     }
 
-    /// Returns the system settings that were switched on for it.
+    /// Returns the system settings that were switched on for the device.
     pub(crate) fn switched_on(&self) -> Vec<String> {
         let uplink = match self {
             Self::Tap { uplink, .. } => uplink.as_ref(),
@@ -333,7 +334,8 @@ impl NetDev {
         uplink.map_or(Vec::new(), |uplink| uplink.switched_on().to_vec())
     }
 
-    /// Returns the descriptor that reports an error once the interface was removed, if any.
+    /// Returns the descriptor that reports an error after the removal of the interface, if the
+    /// device has one.
     pub(crate) fn watched(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Tap { last, .. } => Some(last.as_fd()),
@@ -341,7 +343,7 @@ impl NetDev {
         }
     }
 
-    /// netd's end of the link on which a domain requests connections.
+    /// Returns netd's end of the link on which a domain requests connections.
     pub(crate) fn link(&self) -> Option<&OwnedFd> {
         match self {
             Self::VhostUser(_, link) => link.as_ref(),
@@ -349,8 +351,8 @@ impl NetDev {
         }
     }
 
-    /// Removes the file of a listening socket, and stops a PCI device: closing netd's descriptors
-    /// does neither.
+    /// Removes the file of a listening socket, and stops a PCI device. Closing netd's descriptors
+    /// would do neither.
     pub(crate) fn unlink(&self, broker: &Broker) {
         if let Self::Pci(function, _) = self
             && let Err(error) = function.stop_running()
@@ -373,14 +375,15 @@ impl NetDev {
         }
     }
 
-    /// Returns whether the interface of a device without such a descriptor was removed.
+    /// Returns whether the interface of a device without a [watched](Self::watched) descriptor was
+    /// removed.
     pub(crate) fn is_removed(&self) -> bool {
         matches!(self, Self::Wire(wire) if wire.is_removed())
     }
 
-    /// Returns whether closing its descriptors removes it, and affects no other setting of the
-    /// system.
-    pub(crate) fn is_alone(&self) -> bool {
+    /// Returns whether closing the descriptors removes the device, and changes no other setting of
+    /// the system.
+    pub(crate) fn is_self_contained(&self) -> bool {
         matches!(self, Self::Tap { uplink: None, .. })
     }
 
@@ -389,7 +392,7 @@ impl NetDev {
         match self {
             Self::Wire(wire) => Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue)),
             Self::Pci(function, _) => {
-                // Its previous domain may have left it running, or changed its registers.
+                // The previous domain may have left the device running, or changed its registers.
                 function.stop()?;
                 Ok(Self::PciStopped(Arc::clone(function)))
             }
@@ -397,7 +400,7 @@ impl NetDev {
         }
     }
 
-    /// Returns the descriptor of a socket that is not bound yet, or a device's container.
+    /// Returns the descriptor of an unbound socket, or the container of a stopped PCI device.
     pub(crate) fn unbound(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::PciStopped(function) => Some(function.container()),
@@ -419,8 +422,9 @@ impl NetDev {
         })
     }
 
-    /// Adopts a socket on this device that a previous netd bound, and the descriptor kept with it.
-    pub(crate) fn take_up_socket(
+    /// Adopts a socket on this device that a previous netd bound. `rest` are the descriptors that
+    /// the core keeps for netd.
+    pub(crate) fn adopt_socket(
         &self,
         queue: Option<XdpQueue>,
         socket: OwnedFd,
@@ -443,13 +447,12 @@ impl NetDev {
     }
 
     /// Returns whether the next owner of a bound socket can continue with it: every chunk is in a
-    /// ring or will return to one. An interface that writes packets itself holds chunks that are in
-    /// no ring.
+    /// ring or will return to one. An interface with zero copy has chunks that are in no ring.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self, Self::Shared(device) if device.is_copied())
     }
 
-    /// Returns the visible pages of a bound socket's rings.
+    /// Returns the pages of a bound socket's rings that are mapped into the domain.
     pub(crate) fn rings(&self) -> [RingExtent; 4] {
         if let Self::PciStarted(function, ..) = self {
             let [common, notify] = function.extents();
@@ -471,7 +474,7 @@ impl NetDev {
         rings
     }
 
-    /// Whether a control call may take as long as a grace period of the kernel.
+    /// Returns whether a control call may take as long as a grace period of the kernel.
     pub(crate) fn takes_long(&self, words: [u64; 2]) -> bool {
         matches!(self, Self::Queue(_)) && XdpControl::decode(words) == Some(XdpControl::Stop)
     }
@@ -494,7 +497,8 @@ impl NetDev {
         }
     }
 
-    /// Marks the interface for removal with its descriptors, because no start will reuse it.
+    /// Marks a persistent interface for removal when its descriptors are closed, because no start
+    /// will reuse it.
     pub(crate) fn release(&self) {
         if let Self::Tap {
             last,
@@ -507,7 +511,7 @@ impl NetDev {
         }
     }
 
-    /// Ends it. If this succeeds, it no longer receives anything.
+    /// Ends the socket or PCI device. After success, it no longer writes to memory.
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
@@ -558,7 +562,7 @@ fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
     })
 }
 
-/// Executes a control call for a socket; a dedicated queue supports more calls.
+/// Executes a control call for a socket. A dedicated queue supports more calls.
 fn ask(socket: &XdpSocket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
     let request = XdpControl::decode(words).ok_or(INVAL)?;
     let answer = match (request, queue) {

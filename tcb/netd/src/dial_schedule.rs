@@ -1,4 +1,5 @@
-//! Connections to listening virtual machine monitors. A domain requests one, and netd connects.
+//! Connections to listening virtual machine monitors. A domain requests a connection, and netd
+//! connects.
 
 use crate::broker::Broker;
 use crate::control::NetDevs;
@@ -11,17 +12,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The interval between attempts.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Interval of attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time of the next attempt for each device whose domain has requested a connection.
 #[derive(Debug, Default)]
 pub(crate) struct DialSchedule(BTreeMap<u32, Instant>);
 
 impl DialSchedule {
-    /// Schedules an attempt now: the domain has requested a connection, or may have requested one
-    /// from the previous netd.
-    pub(crate) fn want(&mut self, unit: u32) {
+    /// Schedules an immediate attempt, because the domain has requested a connection, or may have
+    /// requested one from the previous netd.
+    pub(crate) fn schedule(&mut self, unit: u32) {
         self.0.insert(unit, Instant::now());
     }
 
@@ -34,7 +35,7 @@ impl DialSchedule {
     pub(crate) fn read_request(&mut self, unit: u32, link: &OwnedFd) {
         match rustix::io::read(link, &mut [0; 16]) {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => {}
-            _ => self.want(unit),
+            _ => self.schedule(unit),
         }
     }
 
@@ -55,7 +56,7 @@ impl DialSchedule {
             if *due > now {
                 return true;
             }
-            *due = now + AGAIN;
+            *due = now + RETRY_INTERVAL;
             let made = broker.connect(path);
             !made.is_ok_and(|made| send(link, &made).is_ok())
         });

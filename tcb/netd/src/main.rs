@@ -1,23 +1,24 @@
 //! `grantway-netd`: opens and configures devices for the core, which starts it.
 //!
-//! Its standard input is the link to the core. It may change the host's network, and has no access
-//! to any domain's frames. It passes the descriptors of a device to the core, which keeps them,
-//! gives domains theirs, and passes all of them to the next netd when this one dies. netd keeps a
-//! descriptor of each TAP and closes it last, because the kernel takes a long time to remove a TAP.
+//! Standard input is the link to the core. netd may change the host's network, and has no access to
+//! any domain's frames. It passes the descriptors of a device to the core. The core keeps
+//! duplicates, gives domains their descriptors, and passes all descriptors to the next netd if this
+//! one dies. netd keeps a descriptor of each TAP and closes it last, because the kernel needs a
+//! long time to remove a TAP.
 //!
 //! netd opens the TAP driver and network settings, and cannot access other processes. Its broker,
-//! which runs this program, opens network namespaces and `pcap` files for it, and loads its
-//! programs.
+//! which runs the same program, opens network namespaces and `pcap` files, and loads BPF programs
+//! for netd.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `serve` | tasks of the core: open, adopt, bind, close |
-//! | `broker` | opens namespaces and files |
+//! | `broker` | opens namespaces and files, and loads BPF programs |
 //! | `control` | domains' control calls to devices, on a separate thread |
 //! | `device` | one device or socket |
 //! | `namespace_id` | the identity of a namespace |
-//! | `namespace_watch` | the namespaces of devices, and their loss |
-//! | `sockets`, `dial_schedule` | vhost-user sockets: created by the broker; connections |
+//! | `namespace_watch` | detects the loss of devices' namespaces |
+//! | `sockets`, `dial_schedule` | vhost-user sockets that the broker creates; connections to such sockets |
 
 mod broker;
 mod control;

@@ -1,5 +1,6 @@
-//! The network namespaces of devices. Reports a namespace whose path is dead or leads to another
-//! namespace. A TAP's descriptors keep the namespace alive, so nothing else detects this.
+//! Watches the network namespaces of devices. Reports a namespace whose path no longer exists or
+//! names another namespace. A TAP's descriptors keep the namespace alive, so no other event reports
+//! this.
 
 use crate::broker::Broker;
 use abi::machine::NetnsId;
@@ -8,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The interval of checks.
-pub(crate) const LOOK: Duration = Duration::from_millis(500);
+/// Interval of checks.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Returns whether the found namespace has this identity.
+/// Returns whether the found namespace has the identity `was`.
 fn is_same(found: Option<NetnsId>, was: Identity) -> bool {
     found.is_some_and(|[device, inode, _]| [device, inode] == was)
 }
@@ -20,65 +21,66 @@ fn is_same(found: Option<NetnsId>, was: Identity) -> bool {
 #[derive(Debug)]
 pub(crate) struct NamespaceWatch {
     of: BTreeMap<u32, (PathBuf, Identity)>,
-    looked: Instant,
+    last_check: Instant,
 }
 
 impl Default for NamespaceWatch {
     fn default() -> Self {
         Self {
             of: BTreeMap::new(),
-            looked: Instant::now(),
+            last_check: Instant::now(),
         }
     }
 }
 
 impl NamespaceWatch {
-    /// Records the namespace that a device was created in: its name, and its identity at that time.
+    /// Records the namespace in which a device was created: its name, and its identity at that
+    /// time.
     pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: Identity) {
         self.of.insert(unit, (netns::path(name), identity));
     }
 
-    /// Returns whether the path of a device's namespace still leads to that namespace. A device
-    /// without a path is in netd's own namespace, which always exists.
-    pub(crate) fn is_there(&self, unit: u32, broker: &Broker) -> bool {
+    /// Returns whether the path of a device's namespace still names that namespace. A device
+    /// without a path is in netd's namespace, which always exists.
+    pub(crate) fn exists(&self, unit: u32, broker: &Broker) -> bool {
         let Some((path, was)) = self.of.get(&unit) else {
             return true;
         };
         let found = broker
-            .places(&[path])
+            .namespace_ids(&[path])
             .ok()
             .and_then(|mut found| found.pop());
         is_same(found.flatten(), *was)
     }
 
-    /// Removes a closed device.
+    /// Stops watching the namespace of a closed device.
     pub(crate) fn remove(&mut self, unit: u32) {
         self.of.remove(&unit);
     }
 
-    /// Returns the time until the next check; `None` if there is nothing to check.
+    /// Returns the time until the next check, or `None` if no namespace is watched.
     pub(crate) fn wait(&self) -> Option<Duration> {
-        let left = LOOK.saturating_sub(self.looked.elapsed());
+        let left = CHECK_INTERVAL.saturating_sub(self.last_check.elapsed());
         (!self.of.is_empty()).then_some(left)
     }
 
-    /// If a check is due, returns the devices whose namespaces were lost since the last one.
+    /// Returns the devices whose namespaces were lost since the last check, if a check is due.
     pub(crate) fn lost(&mut self, broker: &Broker) -> Vec<u32> {
         if self.wait() != Some(Duration::ZERO) {
             return Vec::new();
         }
-        self.looked = Instant::now();
-        self.look(broker)
+        self.last_check = Instant::now();
+        self.check(broker)
     }
 
-    fn look(&mut self, broker: &Broker) -> Vec<u32> {
+    fn check(&mut self, broker: &Broker) -> Vec<u32> {
         let paths: Vec<&Path> = self.of.values().map(|(path, _)| path.as_path()).collect();
-        let Ok(found) = broker.places(&paths) else {
+        let Ok(found) = broker.namespace_ids(&paths) else {
             return Vec::new();
         };
         let all = self.of.iter().zip(found);
-        let gone = all.filter(|((_, (_, was)), now)| !is_same(*now, *was));
-        let lost: Vec<u32> = gone.map(|((unit, _), _)| *unit).collect();
+        let lost = all.filter(|((_, (_, was)), now)| !is_same(*now, *was));
+        let lost: Vec<u32> = lost.map(|((unit, _), _)| *unit).collect();
         lost.iter().for_each(|unit| self.remove(*unit));
         lost
     }
@@ -94,25 +96,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| dir.path().join(name).display().to_string();
         let broker = Broker::in_a_thread();
-        let mut places = NamespaceWatch::default();
-        assert_eq!(places.wait(), None);
-        for (unit, file) in [(1, "stays"), (2, "goes"), (3, "changes")] {
+        let mut watch = NamespaceWatch::default();
+        assert_eq!(watch.wait(), None);
+        for (unit, file) in [(1, "kept"), (2, "removed"), (3, "changed")] {
             std::fs::write(name(file), "").unwrap();
-            places.insert(unit, &name(file), identity(name(file)).unwrap());
+            watch.insert(unit, &name(file), identity(name(file)).unwrap());
         }
-        assert!(places.look(&broker).is_empty());
-        std::fs::remove_file(name("goes")).unwrap();
+        assert!(watch.check(&broker).is_empty());
+        std::fs::remove_file(name("removed")).unwrap();
         std::fs::write(name("new"), "").unwrap();
-        std::fs::rename(name("new"), name("changes")).unwrap();
+        std::fs::rename(name("new"), name("changed")).unwrap();
         assert_eq!(
-            [1, 2, 3, 4].map(|unit| places.is_there(unit, &broker)),
+            [1, 2, 3, 4].map(|unit| watch.exists(unit, &broker)),
             [true, false, false, true]
         );
-        assert_eq!(places.look(&broker), [2, 3]);
-        assert!(places.look(&broker).is_empty());
-        assert!(places.wait().is_some());
-        places.remove(1);
-        assert_eq!(places.wait(), None);
-        assert_eq!(identity(name("goes")), None);
+        assert_eq!(watch.check(&broker), [2, 3]);
+        assert!(watch.check(&broker).is_empty());
+        assert!(watch.wait().is_some());
+        watch.remove(1);
+        assert_eq!(watch.wait(), None);
+        assert_eq!(identity(name("removed")), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The core's tasks, one after the other.
+//! Executes the core's tasks in order.
 
 use crate::broker::Broker;
 use crate::control::{self, NetDevs};
@@ -17,29 +17,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The maximum size of a description in bytes: a queue with all its rules.
+/// Maximum bytes of a device description. The largest is a queue with all its rules.
 const DESCRIPTION_MAX: usize = 16 << 20;
 
-/// An answer: a record, and netd's descriptors to attach.
+/// An answer: a message, and the descriptors to attach.
 type Answer = Result<(NetdReply, Vec<OwnedFd>), TaskError>;
 
 struct NetdServer {
     link: Link,
     units: NetDevs,
     broker: Arc<Broker>,
-    places: NamespaceWatch,
-    /// Devices whose removal was reported to the core.
+    namespaces: NamespaceWatch,
+    /// Devices whose loss was reported to the core.
     removed: BTreeSet<u32>,
-    /// The time of the last check for removed interfaces that no descriptor reports.
-    looked: Instant,
+    /// Time of the last check for removed interfaces that no descriptor reports.
+    last_check: Instant,
     missing: Vec<String>,
-    /// Connections to virtual machine monitors that domains request.
+    /// Connections to virtual machine monitors that domains have requested.
     dials: DialSchedule,
     /// Threads that close devices.
     closing: Vec<JoinHandle<()>>,
 }
 
-/// Serves until the core has ended, or breaks the protocol.
+/// Serves until the core exits or violates the protocol.
 pub(crate) fn run(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Result<(), String> {
     NetdServer::new(link, broker, missing).run()
 }
@@ -50,9 +50,9 @@ impl NetdServer {
             link,
             units: NetDevs::default(),
             broker,
-            places: NamespaceWatch::default(),
+            namespaces: NamespaceWatch::default(),
             removed: BTreeSet::new(),
-            looked: Instant::now(),
+            last_check: Instant::now(),
             missing,
             dials: DialSchedule::default(),
             closing: Vec::new(),
@@ -71,7 +71,7 @@ impl NetdServer {
         let all = std::mem::take(&mut *self.units.lock());
         let pci = all.values().filter_map(|unit| unit.pci_address());
         let pci: Vec<String> = pci.map(str::to_owned).collect();
-        // Nothing else undoes settings that outlive the descriptors.
+        // Dropping the devices undoes settings that outlive their descriptors.
         drop(all);
         for address in pci {
             device::unbind(&address, &self.broker);
@@ -83,11 +83,11 @@ impl NetdServer {
     }
 
     fn turn(&mut self) -> Result<(), LinkError> {
-        for unit in self.places.lost(&self.broker) {
-            self.lose(unit, false)?;
+        for unit in self.namespaces.lost(&self.broker) {
+            self.report_lost(unit, false)?;
         }
-        for unit in self.look_for_wires() {
-            self.lose(unit, true)?;
+        for unit in self.removed_wires() {
+            self.report_lost(unit, true)?;
         }
         self.dials.dial(&self.units, &self.broker);
         let Some(received) = self.link.receive::<NetdRequest>()? else {
@@ -95,14 +95,14 @@ impl NetdServer {
                 let known = self.units.get(unit);
                 match known.as_ref().and_then(|known| known.link()) {
                     Some(link) => self.dials.read_request(unit, link),
-                    None => self.lose(unit, self.places.is_there(unit, &self.broker))?,
+                    None => self.report_lost(unit, self.namespaces.exists(unit, &self.broker))?,
                 }
             }
             return Ok(());
         };
         let token = received.record.token;
         let answer = self.task(received);
-        // Token 0: no answer is wanted.
+        // The core expects no answer to a task with token 0.
         if token == 0 {
             if let Err(refusal) = answer {
                 eprintln!("grantway-netd: {}", refusal.why);
@@ -116,26 +116,26 @@ impl NetdServer {
                 (NetdReply::Refused { is_busy }, vec![why])
             }
         };
-        let beside: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        self.send(&Record { token, message }, &beside)
+        let attachments: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.send(&Record { token, message }, &attachments)
     }
 
     /// Reports to the core that a device was lost.
-    fn lose(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
+    fn report_lost(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
         self.removed.insert(unit);
         let message = NetdReply::Lost { unit, is_removed };
         self.send(&Record { token: 0, message }, &[])
     }
 
-    /// Waits for a task, the next check of namespaces and wires, the removal of a TAP, or a request
-    /// of a domain for a connection. Returns the removed TAPs and the devices of these domains.
+    /// Waits for a task, the next check of namespaces and wires, the removal of a TAP, or a
+    /// domain's request for a connection. Returns the removed TAPs and the devices of requests.
     fn wait(&self) -> Vec<u32> {
         let units = self.units.lock().clone();
         let watched = units
             .iter()
             .filter(|(unit, _)| !self.removed.contains(unit));
         let watched = watched.filter_map(|(unit, of)| Some((Some(*unit), of.watched()?)));
-        // No events are requested: the kernel always reports errors.
+        // No events are requested, because the kernel always reports errors.
         let watched = watched.map(|(unit, fd)| (unit, fd, PollFlags::empty()));
         let links = units
             .iter()
@@ -144,19 +144,20 @@ impl NetdServer {
         let mut sources = vec![(None, self.link.as_fd(), PollFlags::IN)];
         sources.extend(watched.chain(links));
         let has_wires = units.values().any(|of| matches!(**of, NetDev::Wire(_)));
-        let wires = has_wires.then(|| namespace_watch::LOOK.saturating_sub(self.looked.elapsed()));
-        let waits = [self.places.wait(), wires, self.dials.wait()];
+        let wires = has_wires
+            .then(|| namespace_watch::CHECK_INTERVAL.saturating_sub(self.last_check.elapsed()));
+        let waits = [self.namespaces.wait(), wires, self.dials.wait()];
         let wait = waits.into_iter().flatten().min();
         let ready = link::wait_for(&sources, wait.map(|wait| wait.as_nanos() as u64));
         ready.into_iter().flatten().collect()
     }
 
-    /// If a check is due, returns the wires whose interfaces were removed since the last one.
-    fn look_for_wires(&mut self) -> Vec<u32> {
-        if self.looked.elapsed() < namespace_watch::LOOK {
+    /// Returns the wires whose interfaces were removed since the last check, if a check is due.
+    fn removed_wires(&mut self) -> Vec<u32> {
+        if self.last_check.elapsed() < namespace_watch::CHECK_INTERVAL {
             return Vec::new();
         }
-        self.looked = Instant::now();
+        self.last_check = Instant::now();
         let units = self.units.lock().clone();
         let known = units
             .iter()
@@ -165,7 +166,7 @@ impl NetdServer {
         removed.map(|(unit, _)| *unit).collect()
     }
 
-    /// Sends a record. If necessary, waits until the core has read earlier ones.
+    /// Sends a record. Waits until the core has read earlier records if the link is full.
     fn send(&self, record: &Record<NetdReply>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         loop {
             let Err(error) = self.link.send(record, fds) else {
@@ -183,7 +184,7 @@ impl NetdServer {
         let fds = received.fds;
         match received.record.message {
             NetdRequest::Welcome {} => {
-                let [link, machine] = parts(fds)?;
+                let [link, machine] = exact_fds(fds)?;
                 self.broker.accept_machine(&machine)?;
                 control::start(link.into(), self.units.clone())?;
                 done()
@@ -191,26 +192,26 @@ impl NetdServer {
             NetdRequest::Open { unit } => self.open(unit, fds),
             NetdRequest::TakeUp { unit, given } => {
                 self.insert(unit, NetDev::Stuck(None));
-                let [description] = parts_of(&fds)?;
+                let [description] = first_fds(&fds)?;
                 let opening = opening(description)?;
-                self.note_place(unit, &opening);
+                self.watch_namespace(unit, &opening);
                 let mut fds = fds.into_iter().skip(1);
                 let given = fds.by_ref().take(given as usize).collect();
                 let inherited = InheritedDevice::new(opening, given, fds.collect());
                 self.insert(unit, NetDev::Stuck(Some(Box::new(inherited))));
                 self.device(unit)?;
-                // Its domain may have requested a connection from the previous netd.
-                self.dials.want(unit);
+                // The domain may have requested a connection from the previous netd.
+                self.dials.schedule(unit);
                 done()
             }
             NetdRequest::Close { unit } => {
-                self.places.remove(unit);
+                self.namespaces.remove(unit);
                 self.removed.remove(&unit);
                 self.dials.remove(unit);
                 let closed = self.units.lock().remove(&unit);
                 let is_stuck = matches!(closed.as_deref(), None | Some(NetDev::Stuck(_)));
                 if is_stuck && let Some(by) = fds.first() {
-                    // A PCI device is unbound only after all of its descriptors are closed.
+                    // The kernel unbinds a PCI device only after all its descriptors are closed.
                     drop(closed);
                     device::remove(&opening(by)?, &self.broker);
                     return done();
@@ -225,11 +226,12 @@ impl NetdServer {
                     device::unbind(&address, &self.broker);
                     return done();
                 }
-                // Outside the lock, since closing a socket or an interface may take long.
+                // Not under the lock, because closing a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
                 // Closing an interface blocks even after its name is free, and the next opening
-                // need not wait for that. If no thread can be created, it is closed here.
-                if closed.as_ref().is_some_and(|unit| unit.is_alone()) {
+                // need not wait for that. If no thread can be created, the interface is closed
+                // here.
+                if closed.as_ref().is_some_and(|unit| unit.is_self_contained()) {
                     let thread = std::thread::Builder::new().spawn(|| drop(closed));
                     self.closing.extend(thread);
                 }
@@ -238,7 +240,8 @@ impl NetdServer {
             NetdRequest::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
             NetdRequest::Bind { unit } => self.bind(unit),
             NetdRequest::TakeUpSocket { on, unit, is_queue } => {
-                // Frames no longer reach the queues of a closed device.
+                // No frames arrive at the queues of a closed device, so its sockets need no
+                // adoption.
                 let device = self.device(on)?;
                 self.insert(unit, NetDev::Stuck(None));
                 let mut fds = fds.into_iter();
@@ -246,12 +249,12 @@ impl NetdServer {
                     return Err("the descriptor of the socket is missing".to_owned().into());
                 };
                 let queue = queue(is_queue, &description)?;
-                let taken = device.take_up_socket(queue, socket, fds.collect())?;
+                let taken = device.adopt_socket(queue, socket, fds.collect())?;
                 self.insert(unit, taken);
                 done()
             }
             NetdRequest::Control { .. } | NetdRequest::End { .. } => {
-                Err("control calls belong on the other link".to_owned().into())
+                Err("control calls must use the other link".to_owned().into())
             }
         }
     }
@@ -260,43 +263,47 @@ impl NetdServer {
         self.units.lock().insert(number, Arc::new(unit));
     }
 
-    /// Watches the namespace that a device was created in.
-    fn note_place(&mut self, unit: u32, opening: &OpenRequest) {
+    /// Watches the namespace in which a device was created.
+    fn watch_namespace(&mut self, unit: u32, opening: &OpenRequest) {
         if let (Some(name), Some(identity)) = (namespace(&opening.device), opening.namespace) {
-            self.places.insert(unit, name, identity);
+            self.namespaces.insert(unit, name, identity);
         }
     }
 
-    /// Returns a device. Tries again to adopt one of a previous netd.
+    /// Returns a device. Retries the adoption of a previous netd's device.
     fn device(&self, unit: u32) -> Result<Arc<NetDev>, TaskError> {
         let found = self.units.get(unit);
         let found = found.ok_or_else(|| format!("device {unit} is not open"))?;
         let NetDev::Stuck(Some(inherited)) = &*found else {
             return Ok(found);
         };
-        // The cause of the failure may have been temporary.
+        // The cause of the first failure may have been temporary.
         let adopted = Arc::new(inherited.adopt()?);
         self.units.lock().insert(unit, Arc::clone(&adopted));
         Ok(adopted)
     }
 
-    /// Opens a device. The answer's attachments: its description, missing features, descriptors for
-    /// domains, and descriptors for the next netd.
+    /// Opens a device. The answer's attachments are its description, the missing features, the
+    /// descriptors for domains, and the descriptors for the next netd.
     fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
-        let [description] = parts(fds)?;
+        let [description] = exact_fds(fds)?;
         let mut opening = opening(&description)?;
-        let place = match namespace(&opening.device) {
-            Some(name) => self.broker.places(&[&netns::path(name)])?.pop().flatten(),
+        let identity = match namespace(&opening.device) {
+            Some(name) => self
+                .broker
+                .namespace_ids(&[&netns::path(name)])?
+                .pop()
+                .flatten(),
             None => None,
         };
-        if opening.expected.is_some() && opening.expected != place {
+        if opening.expected.is_some() && opening.expected != identity {
             let why = "its network namespace no longer exists";
             return Err(why.to_owned().into());
         }
-        opening.namespace = place.map(|[device, inode, _]| [device, inode]);
+        opening.namespace = identity.map(|[device, inode, _]| [device, inode]);
         let mut opened = device::open(&opening, &self.broker);
         if opened.is_err() && !self.closing.is_empty() {
-            // The cause may be temporary.
+            // A device that is still being closed may be the cause.
             self.closing
                 .drain(..)
                 .for_each(|thread| drop(thread.join()));
@@ -304,23 +311,26 @@ impl NetdServer {
         }
         let OpenedDevice { unit, given, lacks } = opened?;
         opening.switched_on = unit.switched_on();
-        self.note_place(number, &opening);
+        self.watch_namespace(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
         let description = sealed::write("device", &description)?;
         let lacks = lacks.iter().map(|lack| (*lack).to_owned());
         let lacks = self.missing.iter().cloned().chain(lacks).collect();
-        let notes = OpenedNotes { lacks, place };
+        let notes = OpenedNotes {
+            lacks,
+            place: identity,
+        };
         let notes = serde_json::to_vec(&notes).map_err(|e| e.to_string())?;
-        let mut beside = vec![description, sealed::write("notes", &notes)?];
+        let mut attachments = vec![description, sealed::write("notes", &notes)?];
         let count = given.len() as u32;
-        beside.extend(given);
+        attachments.extend(given);
         for fd in unit.kept() {
-            beside.push(fd.try_clone_to_owned()?);
+            attachments.push(fd.try_clone_to_owned()?);
         }
         if !matches!(unit, NetDev::File) {
             self.insert(number, unit);
         }
-        Ok((NetdReply::Opened { given: count }, beside))
+        Ok((NetdReply::Opened { given: count }, attachments))
     }
 
     fn socket(&mut self, (on, number): (u32, u32), is_queue: bool, fds: Vec<OwnedFd>) -> Answer {
@@ -337,7 +347,7 @@ impl NetdServer {
 
     fn bind(&mut self, number: u32) -> Answer {
         let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
-        let unbound = unbound.ok_or_else(|| format!("there is no unbound socket {number}"))?;
+        let unbound = unbound.ok_or_else(|| format!("unbound socket {number} does not exist"))?;
         let bound = unbound.bind()?;
         let (rings, lasts) = (bound.rings(), bound.lasts());
         let kept: io::Result<Vec<_>> = bound
@@ -345,7 +355,7 @@ impl NetdServer {
             .into_iter()
             .map(|fd| fd.try_clone_to_owned())
             .collect();
-        // Closing its descriptors would not stop a PCI device.
+        // Closing the descriptors would not stop a PCI device.
         let kept = kept.inspect_err(|_| {
             let _ = bound.end();
         })?;
@@ -367,13 +377,13 @@ fn done() -> Answer {
 }
 
 /// Returns exactly `N` descriptors.
-fn parts<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], TaskError> {
+fn exact_fds<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], TaskError> {
     let count = fds.len();
     <[OwnedFd; N]>::try_from(fds).map_err(|_| format!("{count} descriptors instead of {N}").into())
 }
 
 /// Returns the first `N` descriptors.
-fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], TaskError> {
+fn first_fds<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], TaskError> {
     fds.first_chunk()
         .ok_or_else(|| format!("{} descriptors instead of {N}", fds.len()).into())
 }
@@ -383,7 +393,7 @@ fn opening(description: &OwnedFd) -> Result<OpenRequest, TaskError> {
     serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
 
-/// Returns the dedicated queue in a device description, if `is_queue`.
+/// Returns the dedicated queue in a device description, or `None` unless `is_queue`.
 fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),
@@ -391,7 +401,9 @@ fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Task
             device: Device::XdpQueue(queue),
             ..
         }) => Ok(Some(queue)),
-        Some(_) => Err("the description is not a queue's".to_owned().into()),
+        Some(_) => Err("the description does not describe a queue"
+            .to_owned()
+            .into()),
     }
 }
 
@@ -402,7 +414,7 @@ mod tests {
     use abi::machine::Pci;
 
     #[test]
-    fn failed_adoptions_are_remembered() {
+    fn failed_adoptions_are_recorded() {
         let (link, _core) = Link::pair().unwrap();
         let mut serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message| {
@@ -423,15 +435,15 @@ mod tests {
             unit,
             is_queue: true,
         };
-        assert_eq!(task(queue(1, 2)), [], "there is no wire");
+        assert_eq!(task(queue(1, 2)), [], "the wire does not exist");
         assert_eq!(task(NetdRequest::TakeUp { unit: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 
-    /// The descriptors of a device that was not adopted are kept for further attempts, until the
-    /// device is closed.
+    /// netd keeps the descriptors of a device that it could not adopt for further attempts, until
+    /// the device is closed.
     #[test]
-    fn failed_adoption_is_tried_again() {
+    fn a_failed_adoption_is_retried() {
         let (link, _core) = Link::pair().unwrap();
         let mut serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message, fds| {
@@ -455,7 +467,7 @@ mod tests {
         };
         let description = serde_json::to_vec(&opening).unwrap();
         let description = || sealed::write("device", &description).unwrap();
-        // Pipes are no PCI device.
+        // Pipes instead of the descriptors of a PCI device make the adoption fail.
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         let copies = || (0..3).map(|_| writes.try_clone().unwrap());
         let fds = [description()].into_iter().chain(copies()).collect();
@@ -474,12 +486,12 @@ mod tests {
             writes,
         ));
         let ended = rustix::io::read(&reads, &mut [0; 1]);
-        assert_eq!(ended, Ok(0), "a descriptor is left");
+        assert_eq!(ended, Ok(0), "a descriptor is still open");
     }
 
-    /// Settings that outlive descriptors would stay.
+    /// Otherwise settings that outlive descriptors would remain.
     #[test]
-    fn devices_are_removed_however_the_link_ends() {
+    fn devices_are_removed_on_any_end_of_the_link() {
         let task = |core: Link| {
             let (token, message) = (1, NetdRequest::Open { unit: 2 });
             core.send(&Record { token, message }, &[]).unwrap();
@@ -498,7 +510,7 @@ mod tests {
         assert_eq!(
             ended(task),
             Ok(()),
-            "the link ended while a task was answered"
+            "the link was closed during the answer to a task"
         );
         let nonsense = ended(|core| core.send_bytes(&[0xff; BYTES], &[]).unwrap());
         assert!(nonsense.unwrap_err().contains("the link to the core"));

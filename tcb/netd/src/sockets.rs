@@ -1,4 +1,4 @@
-//! Unix sockets of virtual machine monitors: the broker creates them, and connects to them.
+//! Unix sockets of virtual machine monitors. The broker creates them, and connects to them.
 
 use abi::machine::VhostUser;
 use rustix::fs::{
@@ -15,23 +15,24 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// If netd runs as root, sockets that the machine's description does not name must be in this
-/// folder: through a socket elsewhere, an attached guest could impersonate a service, or send
-/// commands to one.
+/// Folder of sockets that the machine's description does not name, if netd runs as root. Through a
+/// socket in another folder, an attached guest could impersonate a service, or send commands to
+/// one.
 pub(crate) const FOLDER: &str = "/run/grantway/vhost/";
-const ABOVE: &str = "/run/grantway";
-/// The maximum number of connections that the domain has yet to accept.
+const PARENT_FOLDER: &str = "/run/grantway";
+/// Maximum number of connections that the domain has not accepted yet.
 const BACKLOG: i32 = 16;
 
-/// Returns whether any guest may have a socket at `path`.
-pub(crate) fn is_free(path: &Path) -> bool {
+/// Returns whether a guest may have a socket at `path` that the machine's description does not
+/// name.
+pub(crate) fn is_allowed_without_description(path: &Path) -> bool {
     let below = path.to_str().is_some_and(|path| path.starts_with(FOLDER));
     let plain = path.components().all(|part| part.as_os_str() != "..");
     !rustix::process::geteuid().is_root() || below && plain
 }
 
-/// A folder, and a name in it. Opening it follows no symbolic links, since other users may own
-/// folders of the path.
+/// A folder, and a name in it. The folder is opened without following symbolic links, because other
+/// users may own folders of the path.
 struct SocketPath<'a> {
     folder: OwnedFd,
     name: &'a OsStr,
@@ -52,8 +53,8 @@ impl<'a> SocketPath<'a> {
         Ok(SocketAddrUnix::new(PathBuf::from(folder).join(self.name))?)
     }
 
-    /// Connects to the socket of this name. Does not block: a full queue is an error.
-    fn reach(&self) -> io::Result<OwnedFd> {
+    /// Connects to the socket with this name. Does not block: a full backlog is an error.
+    fn connect(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.folder, self.name, flags, Mode::empty())?;
         let socket = unix_socket()?;
@@ -62,7 +63,7 @@ impl<'a> SocketPath<'a> {
         Ok(socket)
     }
 
-    /// Returns whether the file of this name is a socket, or `None` if there is no file.
+    /// Returns whether the file with this name is a socket, or `None` if it does not exist.
     fn is_socket(&self) -> io::Result<Option<bool>> {
         match statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(
@@ -73,7 +74,7 @@ impl<'a> SocketPath<'a> {
         }
     }
 
-    /// Removes a socket of this name. Does not remove any other file.
+    /// Removes the socket with this name. Does not remove any other type of file.
     fn remove(&self) -> io::Result<()> {
         if self.is_socket()? == Some(true) {
             unlinkat(&self.folder, self.name, AtFlags::empty())?;
@@ -81,29 +82,29 @@ impl<'a> SocketPath<'a> {
         Ok(())
     }
 
-    /// Removes a socket of this name on which no program listens.
+    /// Removes the socket with this name if no program listens on it.
     ///
     /// # Errors
-    /// The name is in use by a listening program, or by a file that is not a socket.
+    /// A program listens on the socket, or the file is not a socket.
     fn clear(&self) -> io::Result<()> {
         match self.is_socket()? {
             None => Ok(()),
             Some(false) => Err(io::Error::other("the path is a file that is not a socket")),
-            Some(true) => match self.reach() {
+            Some(true) => match self.connect() {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.remove(),
-                _ => Err(io::Error::other("another program listens there")),
+                _ => Err(io::Error::other("another program listens on the socket")),
             },
         }
     }
 }
 
 /// Creates a listening socket. Replaces a socket on which no program listens.
-pub(crate) fn make(spec: &VhostUser) -> io::Result<OwnedFd> {
+pub(crate) fn create(spec: &VhostUser) -> io::Result<OwnedFd> {
     let path = Path::new(&spec.path);
     let owner = number_of("/etc/passwd", spec.owner.as_deref())?.map(Uid::from_raw);
     let group = number_of("/etc/group", spec.group.as_deref())?.map(Gid::from_raw);
     if spec.path.starts_with(FOLDER) {
-        make_folder()?;
+        create_folder()?;
     }
     let place = SocketPath::of(path)?;
     place.clear()?;
@@ -112,7 +113,7 @@ pub(crate) fn make(spec: &VhostUser) -> io::Result<OwnedFd> {
     let bound = place.address().and_then(|at| Ok(bind(&socket, &at)?));
     umask(before);
     bound?;
-    // The owner is set before it listens, since no program can connect earlier.
+    // The owner is set before the socket listens, because no program can connect earlier.
     let owned = match owner.is_some() || group.is_some() {
         true => chownat(
             &place.folder,
@@ -130,14 +131,14 @@ pub(crate) fn make(spec: &VhostUser) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Creates the folder through which other users access their sockets. Only root can list it and its
-/// parent; the modes of the sockets in it exclude other users.
-fn make_folder() -> io::Result<()> {
-    let reach = Mode::from_raw_mode(0o711);
+/// Creates the folder of sockets that other users access. Only root can list the folder and its
+/// parent; the modes of the sockets exclude other users.
+fn create_folder() -> io::Result<()> {
+    let searchable = Mode::from_raw_mode(0o711);
     match mkdirat(CWD, FOLDER, Mode::RWXU) {
         Ok(()) => {
-            chmodat(CWD, ABOVE, reach, AtFlags::empty())?;
-            Ok(chmodat(CWD, FOLDER, reach, AtFlags::empty())?)
+            chmodat(CWD, PARENT_FOLDER, searchable, AtFlags::empty())?;
+            Ok(chmodat(CWD, FOLDER, searchable, AtFlags::empty())?)
         }
         Err(Errno::EXIST | Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
@@ -145,8 +146,8 @@ fn make_folder() -> io::Result<()> {
 }
 
 /// Connects to a socket.
-pub(crate) fn reach(path: &Path) -> io::Result<OwnedFd> {
-    SocketPath::of(path)?.reach()
+pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    SocketPath::of(path)?.connect()
 }
 
 /// Removes the file of a socket. Does not remove any other file.
@@ -162,7 +163,7 @@ fn unix_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Returns the number of a user or group. Looks up a name in `file`, such as `/etc/passwd`.
+/// Returns the number of a user or group. Looks a name up in `file`, such as `/etc/passwd`.
 fn number_of(file: &str, name: Option<&str>) -> io::Result<Option<u32>> {
     let Some(name) = name else { return Ok(None) };
     if let Ok(number) = name.parse() {
@@ -198,10 +199,10 @@ mod tests {
         testing::require!(root);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let _socket = make(&spec(&path, Some("daemon"))).unwrap();
+        let _socket = create(&spec(&path, Some("daemon"))).unwrap();
         let file = std::fs::metadata(&path).unwrap();
         assert_eq!((file.uid(), file.permissions().mode() & 0o777), (1, 0o600));
-        let error = make(&spec(&path, Some("no-such-user"))).unwrap_err();
+        let error = create(&spec(&path, Some("no-such-user"))).unwrap_err();
         assert!(error.to_string().contains("no-such-user"), "{error}");
     }
 
@@ -209,39 +210,39 @@ mod tests {
     fn only_a_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let first = make(&spec(&path, None)).unwrap();
-        let error = make(&spec(&path, None)).unwrap_err();
+        let first = create(&spec(&path, None)).unwrap();
+        let error = create(&spec(&path, None)).unwrap_err();
         assert!(error.to_string().contains("listens"), "{error}");
         drop(first);
-        let _second = make(&spec(&path, None)).unwrap();
+        let _second = create(&spec(&path, None)).unwrap();
         UnixStream::connect(&path).unwrap();
         remove(&path).unwrap();
         assert!(!path.exists());
         std::fs::write(&path, "text").unwrap();
-        make(&spec(&path, None)).unwrap_err();
+        create(&spec(&path, None)).unwrap_err();
         remove(&path).unwrap();
-        assert!(path.exists(), "a file that is not a socket stays");
+        assert!(path.exists(), "a file that is not a socket is not removed");
     }
 
     #[test]
     fn symbolic_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let [path, link, folder] = ["s", "link", "folder"].map(|name| dir.path().join(name));
-        let _socket = make(&spec(&path, None)).unwrap();
+        let _socket = create(&spec(&path, None)).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
         std::os::unix::fs::symlink(dir.path(), &folder).unwrap();
-        reach(&path).unwrap();
+        connect_to(&path).unwrap();
         for by_link in [link.clone(), folder.join("s")] {
-            assert!(reach(&by_link).is_err(), "{}", by_link.display());
+            assert!(connect_to(&by_link).is_err(), "{}", by_link.display());
         }
-        make(&spec(&folder.join("new"), None)).unwrap_err();
-        make(&spec(&link, None)).unwrap_err();
+        create(&spec(&folder.join("new"), None)).unwrap_err();
+        create(&spec(&link, None)).unwrap_err();
         remove(&link).unwrap();
         assert!(link.is_symlink() && path.exists());
     }
 
     #[test]
-    fn sockets_of_attached_guests_lie_in_one_folder() {
+    fn sockets_of_attached_guests_are_in_one_folder() {
         testing::require!(root);
         for (path, free) in [
             ("/run/grantway/vhost/web.sock", true),
@@ -251,7 +252,11 @@ mod tests {
             ("/run/systemd/private", false),
             ("run/grantway/vhost/web.sock", false),
         ] {
-            assert_eq!(is_free(Path::new(path)), free, "{path}");
+            assert_eq!(
+                is_allowed_without_description(Path::new(path)),
+                free,
+                "{path}"
+            );
         }
     }
 }
