@@ -1,6 +1,6 @@
-//! The required part of bpf(2): a hash map, maps of AF_XDP sockets and of programs, counters, small
-//! programs, and an assembler of some thirty instructions. Programs this small need neither a
-//! compiler nor a loader.
+//! The required part of bpf(2): a hash map, maps of AF_XDP sockets and of programs, counters, and
+//! an assembler for about thirty instructions. The programs are so small that they need no compiler
+//! and no loader library.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,15 +20,15 @@ const BPF_MAP_TYPE_PROG_ARRAY: u32 = 3;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_EGRESS: u32 = 47;
-/// The maximum number of attempts to load a program: a signal interrupts the verifier.
-const LOAD_TRIES: u32 = 20;
-/// The pseudo source register that makes a 64-bit immediate refer to a map by its descriptor.
+/// Maximum number of attempts to load a program. A signal may interrupt the verifier.
+const LOAD_ATTEMPTS_MAX: u32 = 20;
+/// Pseudo source register of a 64-bit immediate that is the descriptor of a map.
 pub(super) const BPF_PSEUDO_MAP_FD: u8 = 1;
-/// The instruction that loads a 64-bit immediate; its upper half is in a second instruction.
+/// Instruction that loads a 64-bit immediate. A second instruction contains the upper half.
 pub(super) const LOAD_IMMEDIATE: u8 = 0x18;
-/// The instruction that calls a helper.
+/// Instruction that calls a helper.
 pub(super) const CALL: u8 = 0x85;
-/// The instruction that calls the function whose address a register holds.
+/// Instruction that calls the function whose address is in a register.
 pub(super) const CALL_REGISTER: u8 = 0x8d;
 
 /// An instruction: opcode, registers, offset, immediate (linux/bpf.h, `struct bpf_insn`).
@@ -36,7 +36,7 @@ pub(super) type Instruction = [u8; 8];
 
 /// Helper: `map_lookup_elem(map, key) -> value or null`.
 pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
-/// Helper: `tail_call(context, map of programs, index)`: returns only if the program does not
+/// Helper: `tail_call(context, map of programs, index)`. Returns only if the program does not
 /// exist.
 pub(super) const TAIL_CALL: i32 = 12;
 /// Helper: `skb_load_bytes(skb, offset, to, len) -> 0 or an error`.
@@ -48,8 +48,7 @@ pub(super) const XDP_GET_BUFF_LEN: i32 = 188;
 /// Helper: `xdp_load_bytes(frame, offset, to, len) -> 0 or an error`.
 pub(super) const XDP_LOAD_BYTES: i32 = 189;
 
-/// All helpers that programs call. They access only the program's own memory, its packet and its
-/// maps.
+/// All helpers that programs call. They access only the program's memory, packet and maps.
 pub(super) const HELPERS: [i32; 6] = [
     MAP_LOOKUP_ELEM,
     TAIL_CALL,
@@ -59,7 +58,7 @@ pub(super) const HELPERS: [i32; 6] = [
     XDP_LOAD_BYTES,
 ];
 
-/// The kind of a program.
+/// Type of a program.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum ProgramType {
@@ -68,7 +67,8 @@ pub(super) enum ProgramType {
     Xdp = 6,
 }
 
-/// A register: r0 the result, r1 … r5 arguments, r6 … r9 kept over calls, r10 the frame pointer.
+/// A register: r0 for the result, r1 … r5 for arguments, r6 … r9 preserved by calls, r10 the frame
+/// pointer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reg(pub(super) u8);
 
@@ -87,10 +87,10 @@ pub(super) const R10: Reg = Reg(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Label(pub(super) u32);
 
-/// The first of the labels that an assembler gives out.
+/// First label that an assembler allocates.
 const FRESH: u32 = 1 << 16;
 
-/// A program being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     code: Vec<Instruction>,
@@ -261,7 +261,7 @@ impl Assembler {
         self.emit(0x95, 0, 0, 0, 0)
     }
 
-    /// Places `label`: jumps to it continue here.
+    /// Places `label` here, as the target of its jumps.
     pub(super) fn label(&mut self, label: Label) -> &mut Self {
         self.labels.insert(label, self.code.len());
         self
@@ -273,12 +273,12 @@ impl Assembler {
         Label(FRESH + self.fresh)
     }
 
-    /// Returns whether any jump leads to `label`.
+    /// Returns whether any jump has the target `label`.
     pub(super) fn is_target(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, to)| to == label)
     }
 
-    /// Returns the program, with every jump's distance filled in.
+    /// Returns the program with the distances of all jumps.
     pub(super) fn finish(&self) -> io::Result<Vec<Instruction>> {
         let mut code = self.code.clone();
         for &(at, to) in &self.jumps {
@@ -295,8 +295,8 @@ impl Assembler {
     }
 }
 
-/// Loads a program whose instructions name maps by descriptor. Its helpers do not require a GPL
-/// licence.
+/// Loads a program whose instructions refer to maps by descriptor. None of its helpers requires a
+/// GPL licence.
 pub(super) fn load(kind: u32, code: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"MIT OR Apache-2.0";
     let attr = ProgLoad {
@@ -308,10 +308,12 @@ pub(super) fn load(kind: u32, code: &[Instruction]) -> io::Result<OwnedFd> {
     };
     let mut tries = 1;
     loop {
-        // SAFETY: the kernel reads the attributes, and through them the instructions and the
-        // licence, all of which live through the call.
+        // SAFETY: the kernel reads the attributes, the instructions and the licence, all of which
+        // outlive the call.
         match unsafe { bpf_fd(BPF_PROG_LOAD, &attr) } {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries < LOAD_TRIES => {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && tries < LOAD_ATTEMPTS_MAX =>
+            {
                 tries += 1;
             }
             loaded => return loaded,
@@ -343,7 +345,7 @@ fn attach(program: &OwnedFd, index: u32, attach_type: u32, flags: u32) -> io::Re
     unsafe { bpf_fd(BPF_LINK_CREATE, &attr) }
 }
 
-/// Returns whether the interface that an XDP program's link is attached to was removed.
+/// Returns whether the interface of an XDP program's link was removed.
 pub(super) fn is_removed(link: &OwnedFd) -> bool {
     // The beginning of `struct bpf_link_info`: type, id, program, padding, the interface's index.
     let mut info = [0u32; 5];
@@ -376,14 +378,13 @@ impl Map {
         Self::create(BPF_MAP_TYPE_HASH, 8, entries)
     }
 
-    /// Creates a map of `queues` AF_XDP sockets, all of them unset. The values to set are
-    /// descriptors.
+    /// Creates a map of `queues` AF_XDP sockets, all unset. Its values are set as descriptors.
     pub(super) fn sockets(queues: u32) -> io::Result<Self> {
         Self::create(BPF_MAP_TYPE_XSKMAP, 4, queues)
     }
 
-    /// Creates a map of `programs` programs for tail calls, all of them unset. The values to set
-    /// are descriptors.
+    /// Creates a map of `programs` programs for tail calls, all unset. Its values are set as
+    /// descriptors.
     pub(super) fn programs(programs: u32) -> io::Result<Self> {
         Self::create(BPF_MAP_TYPE_PROG_ARRAY, 4, programs)
     }
@@ -406,7 +407,7 @@ impl Map {
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
-    /// Removes an entry. Succeeds if there is none.
+    /// Removes an entry. Succeeds if the entry does not exist.
     pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
         let attr = self.element(key, 0)?;
         // SAFETY: the kernel reads the attributes and the key, which `element` has checked.
@@ -416,12 +417,12 @@ impl Map {
         }
     }
 
-    /// Removes all entries of a map whose keys are 8 bytes.
+    /// Removes all entries of a map with keys of 8 bytes.
     pub(super) fn clear(&self) -> io::Result<()> {
         let mut key = [0; 8];
         loop {
             let attr = self.element(&key, 0)?;
-            // A null key asks for the first key.
+            // A null key requests the first key.
             let attr = Element {
                 key: 0,
                 value: &raw mut key as u64,
@@ -445,12 +446,12 @@ impl Map {
     }
 }
 
-/// Pairs of u64 counters, by index; a program gets a pointer to a pair.
+/// Pairs of u64 counters, by index. A lookup gives a program a pointer to a pair.
 #[derive(Debug)]
 pub(super) struct CounterMap(OwnedFd);
 
 impl CounterMap {
-    /// Creates `entries` pairs, all zero.
+    /// Creates `entries` pairs of zeros.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
         create(BPF_MAP_TYPE_ARRAY, 4, size_of::<[u64; 2]>() as u32, entries).map(Self)
     }
@@ -547,10 +548,10 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// One bpf(2) call.
+/// Executes one bpf(2) call.
 ///
 /// # Safety
-/// `attr` is the argument of `command`, and everything it points to outlives the call.
+/// `attr` is the argument of `command`, and all memory to which it points outlives the call.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
     // SAFETY: by the caller's promise; the size is that of the attributes.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<T>()) };
@@ -561,7 +562,7 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
     }
 }
 
-/// Makes a bpf(2) call that returns a descriptor.
+/// Executes a bpf(2) call that returns a descriptor.
 ///
 /// # Safety
 /// As for [`bpf`]; `command` returns a new descriptor.

@@ -6,29 +6,29 @@ use crate::nftables::{
     CMP_EQ, CT_STATUS, DROP, HOOK_PREROUTING, META_IIFNAME, NEW_SET, NftRule, NftTable, message,
 };
 
-/// After connection tracking and before translation, so that a dropped packet leaves no entry: the
-/// connection table keeps an entry only for packets that pass all hooks.
+/// Priority after connection tracking and before translation. A packet dropped here leaves no entry
+/// in the connection table, which keeps entries only for packets that pass all hooks.
 const PRIORITY_MANGLE: i32 = -150;
 const CHAIN: &str = "connections";
-/// Bit of `CT_STATUS`: an earlier packet of the connection has passed. The state *new* alone does
-/// not show this: it applies to all packets of a connection without replies.
+/// Bit of `CT_STATUS`: an earlier packet of the connection has passed. The state *new* is not
+/// sufficient, because it applies to all packets of a connection without replies.
 const CONFIRMED: u32 = 1 << 3;
 const META_IIFTYPE: u32 = 8;
 const ETHERNET: u16 = libc::ARPHRD_ETHER;
 const LINK_HEADER: u32 = 0;
 const MAC_AT: u32 = 6;
 const MAC_BYTES: u32 = 6;
-/// The type that `nft` shows as `ether_addr`.
+/// Key type that `nft` shows as `ether_addr`.
 const KEY_TYPE: u32 = 9;
 const SET_F_TIMEOUT: u32 = 0x10;
 const SET_F_EVAL: u32 = 0x20;
-/// How long a guest's bucket is kept after its last new connection: by then it is full again.
-const FORGOTTEN_MS: u64 = 60_000;
-/// The capacity of a set, in MACs: more than the guests of one interface.
+/// Lifetime of a guest's bucket after its last new connection. The bucket is full again by then.
+const BUCKET_TIMEOUT_MS: u64 = 60_000;
+/// Capacity of a set in MACs, more than the guests of one interface.
 const GUESTS_MAX: u32 = 65_535;
 const OP_ADD: u32 = 0;
 const OP_UPDATE: u32 = 1;
-/// Makes an expression match above its limit instead of below.
+/// Flag of an expression that matches above its limit, not below.
 const F_INVERT: u32 = 1;
 
 /// One of the two limits of a guest.
@@ -53,11 +53,12 @@ const OPEN: ConnectionLimit = ConnectionLimit {
 };
 
 impl NftTable {
-    /// Limits each MAC behind `ifname` to `most` open connections, and to `most` new ones in a
-    /// burst and an eighth of that per second afterwards. Drops packets that begin further ones.
+    /// Limits each MAC behind `ifname` to `most` open connections, and to a burst of `most` new
+    /// connections with a sustained rate of an eighth of that per second. Drops packets that begin
+    /// further connections.
     ///
     /// Checks the rate first, because the kernel's list of a guest's open connections also contains
-    /// those that were just dropped, until a clean-up removes them, a few at a time.
+    /// connections that were just dropped, until a clean-up removes them in small batches.
     pub(crate) fn limit_connections(&mut self, most: u32, ifname: &str) {
         self.chain(CHAIN, "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
         let per_second = u64::from(most / 8).max(1);
@@ -94,7 +95,7 @@ impl NftTable {
         set.nested(9, |size| size.attribute(1, &GUESTS_MAX.to_be_bytes()));
         set.attribute(10, &limit.id.to_be_bytes());
         if limit.flags & SET_F_TIMEOUT != 0 {
-            set.attribute(11, &FORGOTTEN_MS.to_be_bytes());
+            set.attribute(11, &BUCKET_TIMEOUT_MS.to_be_bytes());
         }
         self.push(set);
         self.rule(CHAIN, |rule| {
@@ -129,7 +130,7 @@ mod tests {
     use std::process::Command;
     use testing::require;
 
-    /// As `nft` lists it.
+    /// Compares the rules with the output of `nft`.
     #[test]
     fn connections_of_each_mac_are_limited() {
         require!(netns, tool("nft"));

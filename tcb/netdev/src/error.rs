@@ -3,7 +3,7 @@
 use crate::overlap::Overlap;
 use std::io;
 
-/// Why a device could not be set up.
+/// Reason why a device could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
@@ -64,7 +64,7 @@ pub enum NetError {
         /// The text.
         text: String,
     },
-    /// The name is taken by another interface.
+    /// Another interface has the name.
     #[error(
         "interface `{interface}` already exists in namespace {namespace} ({error}): choose \
          another name for this one (`ifname`)"
@@ -77,7 +77,7 @@ pub enum NetError {
         /// The error of the system.
         error: io::Error,
     },
-    /// Its network overlaps that of another interface.
+    /// The network of the interface overlaps the network of another interface.
     #[error(
         "interface `{interface}` in namespace {namespace}: {overlap}; choose another network, or \
          write `allow_overlap = true`"

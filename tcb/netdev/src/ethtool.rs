@@ -16,12 +16,12 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
 
 /// Features that strip VLAN tags from received frames.
-pub(super) const RECEIVES_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+pub(super) const RX_VLAN_FEATURES: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// Features that pass VLAN tags of sent frames to the interface separately.
-pub(super) const SENDS_TAGS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+pub(super) const TX_VLAN_FEATURES: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 
 /// Features that pass TCP segments above the MTU to the interface.
-pub(super) const SENDS_SEGMENTS: [&str; 5] = [
+pub(super) const TX_TSO_FEATURES: [&str; 5] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -29,7 +29,7 @@ pub(super) const SENDS_SEGMENTS: [&str; 5] = [
     "tx-tcp-accecn-segmentation",
 ];
 
-/// The largest number of features supported here (Linux 6.18 has 64), and bytes of a name.
+/// Maximum number of features supported here (Linux 6.18 has 64), and bytes of a feature's name.
 const FEATURES_MAX: usize = 128;
 const NAME_BYTES: usize = 32;
 const BLOCKS: usize = FEATURES_MAX / 32;
@@ -41,7 +41,7 @@ struct Value {
     data: u32,
 }
 
-/// `struct ethtool_channels`: the maximum of each kind, then the number in use.
+/// `struct ethtool_channels`: the maximum of each type, then the number in use.
 #[repr(C)]
 #[derive(Default)]
 struct Channels {
@@ -82,7 +82,8 @@ struct GetStrings {
     names: [[u8; NAME_BYTES]; FEATURES_MAX],
 }
 
-/// `struct ethtool_sfeatures`: per 32 features, a mask of those to change and their new values.
+/// `struct ethtool_sfeatures`: for each 32 features, a mask of the features to change, and their
+/// new values.
 #[repr(C)]
 struct FeatureMasks {
     cmd: u32,
@@ -90,7 +91,8 @@ struct FeatureMasks {
     blocks: [[u32; 2]; BLOCKS],
 }
 
-/// `struct ethtool_gfeatures`: per 32 features, those available, requested, active, never changed.
+/// `struct ethtool_gfeatures`: for each 32 features, masks of available, requested, active and
+/// unchangeable features.
 #[repr(C)]
 struct Active {
     cmd: u32,
@@ -115,7 +117,7 @@ pub(super) struct Ethtool<'a> {
 }
 
 impl<'a> Ethtool<'a> {
-    /// `name` has at most 15 bytes.
+    /// Opens an interface. `name` has at most 15 bytes.
     pub(super) fn open(name: &'a str) -> io::Result<Self> {
         let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -162,8 +164,8 @@ impl<'a> Ethtool<'a> {
         unsafe { self.call(&mut value) }
     }
 
-    /// Switches off those of these features that the interface has. Returns false if one of them
-    /// stays on.
+    /// Disables these features, as far as the interface has them. Returns false if one of them
+    /// remains enabled.
     pub(super) fn switch_off(&self, features: &[&str]) -> io::Result<bool> {
         let mut info = SetInfo {
             cmd: ETHTOOL_GSSET_INFO,
@@ -184,8 +186,8 @@ impl<'a> Ethtool<'a> {
             len: info.count,
             names: [[0; NAME_BYTES]; FEATURES_MAX],
         };
-        // SAFETY: the command writes one name per feature of the kernel. The array holds that many:
-        // checked above, and the number does not change.
+        // SAFETY: the command writes one name per feature of the kernel. The array has space for
+        // that number, which was checked above and does not change.
         unsafe { self.call(&mut names) }?;
         let mut change = FeatureMasks {
             cmd: ETHTOOL_SFEATURES,
@@ -194,8 +196,8 @@ impl<'a> Ethtool<'a> {
         };
         for (n, name) in names.names.iter().enumerate() {
             let name = name.split(|byte| *byte == 0).next().unwrap_or(&[]);
-            let is_meant = features.iter().any(|feature| feature.as_bytes() == name);
-            if let Some([valid, _]) = change.blocks.get_mut(n / 32).filter(|_| is_meant) {
+            let is_selected = features.iter().any(|feature| feature.as_bytes() == name);
+            if let Some([valid, _]) = change.blocks.get_mut(n / 32).filter(|_| is_selected) {
                 *valid |= 1 << (n % 32);
             }
         }
@@ -224,8 +226,8 @@ impl<'a> Ethtool<'a> {
         for (to, from) in request.name.iter_mut().zip(name) {
             *to = from;
         }
-        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and
-        // through it the data of the caller's promise; all of it outlives the call.
+        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and the
+        // data that the caller guarantees. Both outlive the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 {
             Err(io::Error::last_os_error())

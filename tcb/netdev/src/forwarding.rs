@@ -1,12 +1,12 @@
-//! Forwarding between a namespace's interfaces, which several machines may need.
+//! Packet forwarding between a namespace's interfaces, which several machines may need.
 //!
-//! The record is in the kernel: the rules of each uplink are a table, whose comment names the
+//! The kernel stores the record: the rules of each uplink are a table, whose comment names the
 //! settings that were off before the first machine switched them on. A later machine copies the
-//! comment. The last machine to end switches the settings off. The kernel removes a table with the
-//! process that owns it, so the table of a killed machine does not keep forwarding on.
+//! comment. The last machine that shuts down switches the settings off. The kernel removes a table
+//! with the process that owns it, so the table of a killed machine does not keep forwarding on.
 
 use crate::error::NetError;
-use crate::interface::in_place;
+use crate::interface::in_namespace;
 use crate::netns::{self, Identity};
 use crate::nftables::{self, NftTable};
 use std::net::IpAddr;
@@ -17,29 +17,29 @@ use std::{fs, io, thread};
 
 /// The prefix of the names of all uplink tables.
 pub(crate) const PREFIX: &str = "grantway-";
-/// A table that serves as a lock: only one process at a time can own it.
+/// Name of the table that serves as a lock: only one process can own it.
 const LOCK: &str = "grantway-lock";
-/// The longest wait for the lock.
-const WAIT: Duration = Duration::from_secs(5);
+/// Maximum time that a process waits for the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Forwarding of IPv4 and IPv6 packets between interfaces.
 const SETTINGS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
-/// The right to change forwarding in a namespace. The kernel releases it when its holder exits.
-pub(crate) struct Lock(#[expect(dead_code, reason = "it is released by its end")] OwnedFd);
+/// The lock for changes of forwarding in a namespace. The kernel releases it when the holder exits.
+pub(crate) struct Lock(#[expect(dead_code, reason = "dropping it releases the lock")] OwnedFd);
 
 impl Lock {
     /// Takes the lock of the calling thread's namespace.
     pub(crate) fn take() -> io::Result<Self> {
-        let end = Instant::now() + WAIT;
+        let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             match NftTable::empty(LOCK, "").install() {
                 Ok(table) => return Ok(Self(table)),
                 Err(error) => {
                     let is_taken = nftables::tables()?.iter().any(|table| table.name == LOCK);
-                    // The kernel returns EPERM for a table of another process. The owner may have
-                    // released it between the two calls.
-                    let may_pass = is_taken || error.raw_os_error() == Some(libc::EPERM);
-                    if !may_pass || Instant::now() >= end {
+                    // The kernel returns EPERM for a table of another process, which may have
+                    // released the table between the two calls.
+                    let is_temporary = is_taken || error.raw_os_error() == Some(libc::EPERM);
+                    if !is_temporary || Instant::now() >= end {
                         return Err(error);
                     }
                 }
@@ -49,7 +49,7 @@ impl Lock {
     }
 }
 
-/// Returns the settings that packets of these networks need.
+/// Returns the settings that the forwarding of these networks' packets needs.
 pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
     let is = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
     let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
@@ -86,7 +86,7 @@ pub(crate) fn switch_on(_: &Lock, settings: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Switches off the `settings` that no machine needs any longer, and returns them.
+/// Switches off and returns the `settings` that no machine needs any longer.
 pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
     let noted = noted()?;
     let is_unneeded = |setting: &&str| {
@@ -118,9 +118,8 @@ fn file(setting: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(setting.replace('.', "/"))
 }
 
-/// Switches off the settings that a dead machine has left on in the namespace `of`, unless a
-/// running machine needs them, and returns them. Returns `None` if `netns` is no longer that
-/// namespace.
+/// Switches off and returns the settings that a dead machine left on in the namespace `of`, unless
+/// a running machine needs them. Returns `None` if `netns` no longer names that namespace.
 ///
 /// # Errors
 /// The namespace cannot be entered, or a setting cannot be written.
@@ -134,7 +133,7 @@ pub fn take_back_of_dead(
         return Ok(None);
     }
     let end = || take_back(&Lock::take()?, settings);
-    let taken = in_place(netns, end)?.map_err(|error| cannot(netns, error))?;
+    let taken = in_namespace(netns, end)?.map_err(|error| cannot(netns, error))?;
     Ok(Some(taken))
 }
 
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarding_that_was_on_before_stays_on() {
+    fn forwarding_that_was_on_before_remains_on() {
         require!(netns);
         let states = inside(|| {
             fs::write(file(V4), "1")?;
@@ -201,18 +200,18 @@ mod tests {
         require!(netns);
         let states = inside(|| {
             fs::write(file(V4), "0")?;
-            let (killed, heir) = (uplink("a")?, uplink("b")?);
+            let (killed, other) = (uplink("a")?, uplink("b")?);
             let off = killed.1.clone();
             drop(killed);
-            // Another test's new process inherits the descriptor until it executes its program.
-            testing::wait_until("the table stays", || {
+            // A new process of another test inherits the descriptor until it executes its program.
+            testing::wait_until("the table still exists", || {
                 let tables = nftables::tables().unwrap();
                 !tables.iter().any(|table| table.name == "grantway-a")
             });
             let of = netns::identity(netns::OWN).unwrap();
             let found = take_back_of_dead(None, of, &off).unwrap();
             assert_eq!(found, Some(vec![]), "the other uplink needs it");
-            let after = end(heir, "b")?;
+            let after = end(other, "b")?;
             fs::write(file(V4), "1")?;
             let again = take_back_of_dead(None, of, &off).unwrap();
             assert_eq!(take_back_of_dead(None, [0, 0], &off).unwrap(), None);

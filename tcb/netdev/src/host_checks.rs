@@ -1,9 +1,9 @@
-//! Checks that tools make in a namespace before and while a machine runs in it. netd does not use
-//! them.
+//! Checks by which tools inspect a namespace before and while a machine runs in it. netd does not
+//! use them.
 
 use crate::error::NetError;
 use crate::forwarding::{self, Lock};
-use crate::interface::{in_place, namespace};
+use crate::interface::{in_namespace, namespace};
 use crate::legacy;
 use crate::netlink::{
     Attributes, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, Netlink,
@@ -37,30 +37,30 @@ const FAMILY_IPV6: u8 = libc::AF_INET6 as u8;
 /// An interface to create.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedInterface<'a> {
-    /// Its name.
+    /// The name of the interface.
     pub ifname: &'a str,
-    /// The machine that may reuse it, if it is persistent.
+    /// The machine that may reuse the interface, if it is persistent.
     pub owner: Option<&'a str>,
-    /// The bridge to which it is added as a port.
+    /// The bridge of which the interface becomes a port.
     pub bridge: Option<&'a str>,
-    /// Its networks, unless they may overlap others.
+    /// The interface's networks, or none if they may overlap other networks.
     pub networks: &'a [Subnet],
 }
 
 /// A reason why an interface cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Another interface has its name.
+    /// Another interface has the name.
     NameTaken,
     /// The bridge does not exist.
     NoBridge,
     /// The interface with the bridge's name is not a bridge.
     NotABridge,
-    /// Its network overlaps that of another interface.
+    /// The network overlaps the network of another interface.
     Overlap(Overlap),
 }
 
-/// Returns every reason why an interface cannot be created in a namespace.
+/// Returns all reasons why an interface cannot be created in a namespace.
 ///
 /// # Errors
 /// The namespace cannot be entered, or a request to the kernel fails.
@@ -68,7 +68,7 @@ pub fn obstacles(
     netns: Option<&str>,
     planned: &PlannedInterface<'_>,
 ) -> Result<Vec<Obstacle>, NetError> {
-    in_place(netns, || obstacles_here(planned))?.map_err(|e| cannot(planned.ifname, netns, e))
+    in_namespace(netns, || obstacles_here(planned))?.map_err(|e| cannot(planned.ifname, netns, e))
 }
 
 fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
@@ -101,8 +101,8 @@ fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
 /// # Errors
 /// As [`obstacles`].
 pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Overlap>, NetError> {
-    let look = || overlap::find_here(&Netlink::open()?, 0, networks);
-    in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
+    let check = || overlap::find_here(&Netlink::open()?, 0, networks);
+    in_namespace(netns, check)?.map_err(|e| cannot("with these networks", netns, e))
 }
 
 /// Returns the settings that a machine with these networks would now switch on in a namespace.
@@ -111,14 +111,14 @@ pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Ove
 /// The namespace cannot be entered, or its rules cannot be listed, which needs CAP_NET_ADMIN.
 pub fn would_switch_on(netns: Option<&str>, networks: &[Subnet]) -> Result<Vec<String>, NetError> {
     let settings = forwarding::settings(networks);
-    let look = || forwarding::off_before(&Lock::take()?, &settings);
-    in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
+    let check = || forwarding::off_before(&Lock::take()?, &settings);
+    in_namespace(netns, check)?.map_err(|e| cannot("with these networks", netns, e))
 }
 
 /// A fault of a machine's address translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatProblem {
-    /// A setting that it needs is off.
+    /// A required setting is off.
     Off(String),
     /// The interface does not exist.
     NoInterface(String),
@@ -128,11 +128,11 @@ pub enum NatProblem {
     Dropped {
         /// The interface.
         interface: String,
-        /// `ip`, `ip6` or `inet`; for the older iptables, its program.
+        /// `ip`, `ip6` or `inet`; for the older iptables, the program.
         family: &'static str,
         /// The table.
         table: String,
-        /// Its chain.
+        /// The chain.
         chain: String,
     },
 }
@@ -186,8 +186,8 @@ impl fmt::Display for NatProblem {
     }
 }
 
-/// Returns the tables of a namespace that drop packets forwarded from and to `ifname`, the
-/// interface of `networks`: chains with the policy *drop*, in tables that do not name the
+/// Returns the chains of a namespace that drop packets forwarded from and to `ifname`, the
+/// interface of `networks`: chains with the policy *drop*, in tables without a rule for the
 /// interface.
 ///
 /// # Errors
@@ -197,19 +197,19 @@ pub fn dropping(
     ifname: &str,
     networks: &[Subnet],
 ) -> Result<Vec<NatProblem>, NetError> {
-    in_place(netns, || dropping_here(ifname, networks))?.map_err(|e| cannot(ifname, netns, e))
+    in_namespace(netns, || dropping_here(ifname, networks))?.map_err(|e| cannot(ifname, netns, e))
 }
 
 fn dropping_here(ifname: &str, networks: &[Subnet]) -> io::Result<Vec<NatProblem>> {
     let has = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
     let (v4, v6) = (has(IpAddr::is_ipv4), has(IpAddr::is_ipv6));
-    let trouble = |(family, table, chain)| NatProblem::Dropped {
+    let problem = |(family, table, chain)| NatProblem::Dropped {
         interface: ifname.to_owned(),
         family,
         table,
         chain,
     };
-    // In a comparison, an interface's name ends with a zero byte.
+    // In a rule's comparison, an interface's name ends with a zero byte.
     let name = [ifname.as_bytes(), &[0]].concat();
     let names = |rules: &[u8]| rules.windows(name.len()).any(|window| window == name);
     let mut found = Vec::new();
@@ -219,16 +219,16 @@ fn dropping_here(ifname: &str, networks: &[Subnet]) -> io::Result<Vec<NatProblem
     {
         if family.dropping()?.is_some_and(|rules| !names(&rules)) {
             let chain = (family.program, "filter".to_owned(), "FORWARD".to_owned());
-            found.push(trouble(chain));
+            found.push(problem(chain));
         }
     }
     let chains = dropping_chains(v4, v6, names)?;
-    found.extend(chains.into_iter().map(trouble));
+    found.extend(chains.into_iter().map(problem));
     Ok(found)
 }
 
-/// Returns family, table and name of each nf_tables chain that drops forwarded packets, in a table
-/// none of whose rules contains the interface's name (`names`).
+/// Returns family, table and name of each nf_tables chain that drops forwarded packets, except
+/// chains in tables with a rule that contains the interface's name (`names`).
 fn dropping_chains(
     v4: bool,
     v6: bool,
@@ -262,8 +262,7 @@ fn dropping_chains(
     Ok(chains)
 }
 
-/// Returns family, table and name of a chain that drops forwarded packets, from a message that
-/// lists it.
+/// Returns family, table and name of the chain in a message if the chain drops forwarded packets.
 pub(crate) fn dropping_chain(
     kind: u16,
     body: &[u8],
@@ -290,7 +289,8 @@ pub(crate) fn dropping_chain(
     })
 }
 
-/// Returns family and table of a rule in whose expressions `names` finds the interface.
+/// Returns family and table of the rule in a message if `names` finds the interface in the rule's
+/// expressions.
 pub(crate) fn naming_rule(
     kind: u16,
     body: &[u8],
@@ -301,7 +301,7 @@ pub(crate) fn naming_rule(
     is_naming.then_some((*body.first()?, attributes.text(RULE_TABLE)))
 }
 
-/// Returns every fault of a running machine's address translation.
+/// Returns all faults of a running machine's address translation.
 ///
 /// # Errors
 /// As [`dropping`].
@@ -310,7 +310,7 @@ pub fn nat_faults(
     ifname: &str,
     networks: &[Subnet],
 ) -> Result<Vec<NatProblem>, NetError> {
-    let look = || {
+    let check = || {
         let mut found = Vec::new();
         for setting in forwarding::settings(networks) {
             if !forwarding::is_on(setting)? {
@@ -329,7 +329,7 @@ pub fn nat_faults(
         found.extend(dropping_here(ifname, networks)?);
         Ok(found)
     };
-    in_place(netns, look)?.map_err(|e| cannot(ifname, netns, e))
+    in_namespace(netns, check)?.map_err(|e| cannot(ifname, netns, e))
 }
 
 /// Returns the addresses of an interface.
@@ -360,8 +360,9 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
     }
 }
 
-/// Removes the persistent interfaces that a dead machine has left in a namespace, and returns their
-/// names. An interface whose descriptor a process holds belongs to another machine.
+/// Removes the persistent interfaces that a dead machine left in a namespace, and returns their
+/// names. An interface is kept if a process has its descriptor, because it then belongs to another
+/// machine.
 ///
 /// # Errors
 /// The namespace cannot be entered, or the kernel refuses.
@@ -376,17 +377,17 @@ pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetE
         }
         Ok(left.into_iter().map(|(_, name)| name).collect())
     };
-    in_place(netns, remove)?.map_err(|e| cannot("of a dead machine", netns, e))
+    in_namespace(netns, remove)?.map_err(|e| cannot("of a dead machine", netns, e))
 }
 
-/// Returns the kind of the interface in a whole RTM_NEWLINK message, as in `ip link add type KIND`;
-/// empty for hardware.
+/// Returns the kind of the interface in a whole RTM_NEWLINK message, as in `ip link add type KIND`,
+/// or an empty text for hardware.
 pub(crate) fn kind_of(message: &[u8]) -> String {
     Attributes(of_link(message).get(IFLA_LINKINFO)).text(IFLA_INFO_KIND)
 }
 
-/// Returns number and name of the interface in the body of RTM_NEWLINK, if it has this alias and no
-/// carrier: no process has a descriptor of such a TAP.
+/// Returns number and name of the interface in the body of RTM_NEWLINK if it has this alias and no
+/// carrier, which means that no process has a descriptor of the TAP.
 pub(crate) fn unused(body: &[u8], alias: &str) -> Option<(u32, String)> {
     let all = Attributes(body.get(LINK..).unwrap_or(&[]));
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
@@ -424,7 +425,7 @@ mod tests {
     #[test]
     fn obstacles_of_every_kind_are_found() {
         require!(netns, tool("ip"));
-        let look = |ifname, bridge, owner| {
+        let check = |ifname, bridge, owner| {
             let networks = &NETWORK;
             let planned = PlannedInterface {
                 ifname,
@@ -523,7 +524,7 @@ mod tests {
     #[test]
     fn faults_of_a_running_machine_are_found() {
         require!(netns, tool("ip"), tool("nft"));
-        let look = |name: &str| nat_faults(None, name, &NETWORK).unwrap();
+        let check = |name: &str| nat_faults(None, name, &NETWORK).unwrap();
         let found = inside(|| {
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             run("ip link add up0 type veth peer name other");

@@ -9,15 +9,15 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The maximum length of an interface's name, in bytes.
+/// Maximum length of an interface's name, in bytes.
 pub const NAME_MAX: usize = 15;
-/// The smallest MTU accepted: IPv4's minimum.
+/// Smallest accepted MTU: IPv4's minimum.
 pub const MTU_MIN: u32 = 68;
-/// The largest MTU accepted: a TAP's maximum.
+/// Largest accepted MTU: a TAP's maximum.
 pub const MTU_MAX: u32 = 65_521;
 
-/// Runs `work` in the namespace of a specification.
-pub(crate) fn in_place<T: Send>(
+/// Runs `work` in a namespace; in the caller's namespace if `netns` is `None`.
+pub(crate) fn in_namespace<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, NetError> {
@@ -34,7 +34,7 @@ pub(crate) struct InterfaceNetwork {
 }
 
 impl InterfaceNetwork {
-    /// Returns its addresses, with the lengths of their prefixes.
+    /// Returns the addresses, with the lengths of their prefixes.
     pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
         &self.addresses
     }
@@ -65,7 +65,7 @@ fn default_route(via: IpAddr) -> Route {
     }
 }
 
-/// Checks everything that can be checked without the kernel.
+/// Checks the parts of a specification that need no request to the kernel.
 pub(crate) fn check(spec: &TapSpec) -> Result<(), NetError> {
     let name = spec.ifname.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
@@ -114,7 +114,7 @@ fn parse_address(text: &str) -> Result<(IpAddr, u8), NetError> {
     }
 }
 
-/// Makes the error of a step on an interface.
+/// Returns a function that makes the error of a step on an interface.
 pub(crate) fn failed(
     spec: &TapSpec,
     step: &'static str,
@@ -130,8 +130,8 @@ pub(crate) fn failed(
     }
 }
 
-/// Configures an interface of the calling thread's namespace by its specification, and brings it
-/// up.
+/// Configures an interface of the calling thread's namespace according to its specification, and
+/// brings it up.
 pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<(), NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
@@ -162,7 +162,7 @@ pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<()
     netlink
         .set_up(index)
         .map_err(failed("brought up", "see the kernel's log"))?;
-    // A persistent interface that is reused has kept its addresses and routes.
+    // A reused persistent interface still has its addresses and routes.
     let is_kept =
         |error: &io::Error| spec.persistent.is_some() && error.raw_os_error() == Some(libc::EEXIST);
     let or_kept = |done: io::Result<()>| match done {
@@ -186,15 +186,15 @@ pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<()
     Ok(())
 }
 
-/// Writes an interface's IPv6 settings. Missing settings (a kernel without IPv6) are ignored. In a
-/// namespace with IPv6 off, only an interface with IPv6 addresses gets IPv6.
+/// Writes an interface's IPv6 settings. Ignores settings that do not exist (a kernel without IPv6).
+/// In a namespace with disabled IPv6, enables IPv6 only for an interface with IPv6 addresses.
 fn set_ipv6(ifname: &str, ipv6: &Ipv6Settings, addresses: &[(IpAddr, u8)]) {
-    let wants_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
+    let has_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
     let settings = [
         ("accept_dad", ipv6.accept_dad),
         ("router_solicitations", ipv6.router_solicitations),
         ("accept_ra", ipv6.accept_ra),
-        ("disable_ipv6", wants_ipv6.then_some(0)),
+        ("disable_ipv6", has_ipv6.then_some(0)),
     ];
     for (key, value) in settings {
         if let Some(value) = value {
@@ -204,7 +204,7 @@ fn set_ipv6(ifname: &str, ipv6: &Ipv6Settings, addresses: &[(IpAddr, u8)]) {
     }
 }
 
-/// Returns the namespace for messages.
+/// Returns the name of the namespace for messages.
 pub(crate) fn namespace(netns: Option<&str>) -> String {
     netns.unwrap_or("its own").to_owned()
 }

@@ -1,12 +1,12 @@
-//! The older `iptables`, whose rules nf_tables does not list: the policy of its `FORWARD` chain
-//! (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h). Only tools use this,
-//! never netd.
+//! The policy of the `FORWARD` chain of the older `iptables`, whose rules nf_tables does not list
+//! (linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h). Only tools use this
+//! module, not netd.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, alike in both families.
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, with equal values in both families.
 const GET_INFO: libc::c_int = 64;
 const GET_ENTRIES: libc::c_int = 65;
 const NAME: &[u8] = b"filter";
@@ -34,7 +34,7 @@ struct Info {
 /// One of the two families.
 #[derive(Clone, Copy)]
 pub(crate) struct IpFamily {
-    /// The program that lists and changes its rules.
+    /// The program that lists and changes the family's rules.
     pub(crate) program: &'static str,
     family: AddressFamily,
     level: libc::c_int,
@@ -59,7 +59,7 @@ pub(crate) const IPV6: IpFamily = IpFamily {
     target_offset_at: 140,
 };
 
-/// Parses entries of a hostile kernel, at every possible place of a policy.
+/// Parses entries of a hostile kernel, with the policy at several offsets.
 #[cfg(feature = "testing")]
 pub(crate) fn read_hostile(entries: &[u8]) {
     for family in [IPV4, IPV6] {
@@ -96,7 +96,7 @@ impl IpFamily {
         }
         let len = bytes.len();
         // SAFETY: the option reads the name and the size, and writes entries of that size after
-        // them; it copies byte by byte and needs no alignment.
+        // them. It copies byte by byte and needs no alignment.
         unsafe { self.get(&socket, GET_ENTRIES, bytes.as_mut_ptr().cast(), len) }?;
         let entries = bytes.split_off(ENTRIES_AT);
         let policy = info.underflow.get(FORWARD).map_or(0, |at| *at as usize);

@@ -1,16 +1,16 @@
 //! Privileged set-up of network interfaces: netlink, TAP, eBPF, XDP. This crate opens and
-//! configures a device once, and returns descriptors; it touches no frame. It is part of the
+//! configures a device once, and returns descriptors; it accesses no frames. It is part of the
 //! trusted base.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
+//! | [`tap`] | creates TAPs in their namespace, configures them and brings them up |
 //! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
-//! | [`pci`] | PCI devices for a domain, by VFIO |
+//! | [`pci`] | PCI devices for a domain, through VFIO |
 //! | [`NatUplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
 //! | [`forwarding`] | forwarding in a namespace, switched on and restored |
 //! | [`overlap`] | networks that a namespace already has |
-//! | [`netns`] | network namespaces: entered, created, named |
+//! | [`netns`] | network namespaces: enters, creates and names them |
 //! | [`host_checks`] | problems that prevent a machine's start, and faults of a running one, for tools |
 //! | [`tool_setup`] | set-up of namespaces for tools; netd does not use it |
 //! | [`steering`] | selection of a TAP's queue by destination MAC |

@@ -1,5 +1,5 @@
-//! The required part of rtnetlink: link settings, veth pairs, addresses, routes. Safe code; the
-//! messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
+//! The required part of rtnetlink: link settings, veth pairs, addresses, routes. Safe code builds
+//! the messages byte by byte (linux/netlink.h, linux/rtnetlink.h).
 
 use abi::machine::Route;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -59,7 +59,7 @@ pub(crate) const LINK: usize = 16;
 /// Bytes of `struct nlattr`.
 const ATTRIBUTE: usize = 4;
 
-/// An rtnetlink socket of the namespace that the opening thread was in.
+/// An rtnetlink socket of the opening thread's namespace.
 pub(super) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
@@ -89,7 +89,8 @@ impl Netlink {
         Ok(rustix::net::netdevice::index_to_name(&self.socket, index)?)
     }
 
-    /// Sets the MAC (if any), the MTU and the length of the transmit queue (packets; 0 keeps it).
+    /// Sets the MAC, if any, the MTU, and the length of the transmit queue in packets (0:
+    /// unchanged).
     pub(super) fn set_link(
         &mut self,
         index: u32,
@@ -105,11 +106,12 @@ impl Netlink {
         if tx_queue != 0 {
             message.attribute(IFLA_TXQLEN, &tx_queue.to_ne_bytes());
         }
-        self.ask(message)
+        self.request(message)
     }
 
-    /// Creates a veth pair: `near` here, `far` in the namespace `far_netns`. Neither name may exist
-    /// in its namespace. Frames that `far` sends arrive on `queues` queues of `near`.
+    /// Creates a veth pair: `near` in this namespace, and `far` in the namespace `far_netns`.
+    /// Neither name may exist in its namespace. Frames that `far` sends arrive on `queues` queues
+    /// of `near`.
     pub(super) fn add_veth(
         &mut self,
         near: &str,
@@ -136,17 +138,17 @@ impl Netlink {
                 });
             });
         });
-        self.ask(message)
+        self.request(message)
     }
 
-    /// Removes an interface; of a veth pair, both ends.
+    /// Removes an interface, and for a veth also the other end.
     pub(super) fn delete_link(&mut self, index: u32) -> io::Result<()> {
         let mut message = NetlinkRequest::new(RTM_DELLINK, 0);
         message.link_header(index, 0, 0);
-        self.ask(message)
+        self.request(message)
     }
 
-    /// Returns the number of the other end of a veth, if that lies in the same namespace.
+    /// Returns the number of the other end of a veth if that end is in the same namespace.
     pub(super) fn other_end(&mut self, index: u32) -> io::Result<Option<u32>> {
         Ok(other_end(&self.link(index)?))
     }
@@ -167,23 +169,23 @@ impl Netlink {
     pub(super) fn set_alias(&mut self, index: u32, alias: &str) -> io::Result<()> {
         let mut message = NetlinkRequest::link(index, 0, 0);
         message.text(IFLA_IFALIAS, alias);
-        self.ask(message)
+        self.request(message)
     }
 
     /// Makes an interface a port of `master`.
     pub(super) fn set_master(&mut self, index: u32, master: u32) -> io::Result<()> {
         let mut message = NetlinkRequest::link(index, 0, 0);
         message.attribute(IFLA_MASTER, &master.to_ne_bytes());
-        self.ask(message)
+        self.request(message)
     }
 
     /// Brings an interface up.
     pub(super) fn set_up(&mut self, index: u32) -> io::Result<()> {
-        self.ask(NetlinkRequest::link(index, IFF_UP, IFF_UP))
+        self.request(NetlinkRequest::link(index, IFF_UP, IFF_UP))
     }
 
-    /// Adds an address to an interface: usable at once, or (`detect`) an IPv6 address after
-    /// duplicate address detection.
+    /// Adds an address to an interface. The address is usable immediately, or with `detect`, for an
+    /// IPv6 address, after duplicate address detection.
     pub(super) fn add_address(
         &mut self,
         index: u32,
@@ -197,7 +199,7 @@ impl Netlink {
         let (octets, len) = octets(address);
         message.attribute(IFA_LOCAL, octets.get(..len).unwrap_or(&[]));
         message.attribute(IFA_ADDRESS, octets.get(..len).unwrap_or(&[]));
-        self.ask(message)
+        self.request(message)
     }
 
     /// Adds a route via an interface.
@@ -218,18 +220,18 @@ impl Netlink {
             }
         }
         message.attribute(RTA_OIF, &index.to_ne_bytes());
-        self.ask(message)
+        self.request(message)
     }
 
-    /// Lists the kernel's objects of one kind: see [`dump`].
-    pub(crate) fn list(&self, kind: u16, see: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    /// Lists the kernel's objects of one type: see [`dump`].
+    pub(crate) fn list(&self, kind: u16, visit: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let mut message = NetlinkRequest::new(kind, 0);
         message.bytes(&[0; LINK]);
-        dump(&self.socket, message, see)
+        dump(&self.socket, message, visit)
     }
 
     /// Sends a request and waits for the kernel's acknowledgement, which is immediate.
-    fn ask(&mut self, message: NetlinkRequest) -> io::Result<()> {
+    fn request(&mut self, message: NetlinkRequest) -> io::Result<()> {
         self.answer(message, NLMSG_ERROR).map(drop)
     }
 
@@ -271,14 +273,15 @@ impl NetlinkRequest {
         message
     }
 
-    /// RTM_NEWLINK for an interface that exists: flags `mask` become `flags`.
+    /// Creates an RTM_NEWLINK message for an existing interface that sets the flags in `mask` to
+    /// `flags`.
     fn link(index: u32, flags: u32, mask: u32) -> Self {
         let mut message = Self::new(RTM_NEWLINK, 0);
         message.link_header(index, flags, mask);
         message
     }
 
-    /// `struct ifinfomsg`.
+    /// Appends a `struct ifinfomsg`.
     fn link_header(&mut self, index: u32, flags: u32, mask: u32) {
         self.bytes(&[0; 4]);
         for word in [index, flags, mask] {
@@ -321,7 +324,7 @@ impl NetlinkRequest {
         }
     }
 
-    /// Returns the bytes, with length and sequence number filled in.
+    /// Returns the bytes, including length and sequence number.
     pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
         if let Some(field) = self.0.get_mut(0..4) {
@@ -334,8 +337,8 @@ impl NetlinkRequest {
     }
 }
 
-/// Returns whether `answer` accepts or rejects request `sequence`, whose reply is a message of type
-/// `wanted`; `None` if it does neither.
+/// Returns the result of request `sequence`, whose reply is a message of type `wanted`. Returns
+/// `None` if `answer` is not the reply to this request.
 pub(crate) fn reply(answer: &[u8], sequence: u32, wanted: u16) -> Option<io::Result<()>> {
     if u32_at(answer, 8) != Some(sequence) {
         return None;
@@ -356,7 +359,7 @@ pub(crate) fn of_link(message: &[u8]) -> Attributes<'_> {
     Attributes(message.get(HEADER + LINK..).unwrap_or(&[]))
 }
 
-/// Returns the number of the interface's other end, if that lies in the same namespace.
+/// Returns the number of the interface's other end if that end is in the same namespace.
 pub(crate) fn other_end(message: &[u8]) -> Option<u32> {
     let mut all = of_link(message);
     let is_foreign = all.any(|(kind, _)| kind == IFLA_LINK_NETNSID);
@@ -369,8 +372,8 @@ pub(crate) fn alias_and_queues(message: &[u8]) -> (String, u32) {
     (all.text(IFLA_IFALIAS), queues)
 }
 
-/// Returns the sequence number and the errno (0 for success) of a message that acknowledges
-/// another.
+/// Returns the sequence number and the errno (0 for success) of an acknowledgement, or `None` for
+/// any other message.
 pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     if u16_at(message, 4)? != NLMSG_ERROR {
         return None;
@@ -379,27 +382,27 @@ pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     Some((u32_at(message, 8)?, code.saturating_neg()))
 }
 
-/// Requests a list and passes the type and the body, without header, of each message to `see`.
+/// Requests a list, and passes the type and the body (without header) of each message to `visit`.
 pub(crate) fn dump(
     socket: &OwnedFd,
     mut message: NetlinkRequest,
-    mut see: impl FnMut(u16, &[u8]),
+    mut visit: impl FnMut(u16, &[u8]),
 ) -> io::Result<()> {
     message.add_flags(NLM_F_DUMP);
     rustix::net::send(socket, &message.finish(1), SendFlags::empty())?;
-    // The kernel sends at most 32 KB at once.
+    // The kernel sends at most 32 KB per datagram.
     let mut answer = vec![0u8; 64 << 10];
     loop {
         let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
-        if each(answer.get(..len).unwrap_or(&[]), &mut see)? {
+        if each(answer.get(..len).unwrap_or(&[]), &mut visit)? {
             return Ok(());
         }
     }
 }
 
-/// Passes type and body of each message of a list's part to `see`. Returns whether the list ends
-/// with this part.
-pub(crate) fn each(mut rest: &[u8], see: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
+/// Passes the type and the body of each message in a part of a list to `visit`. Returns whether
+/// this part is the last.
+pub(crate) fn each(mut rest: &[u8], visit: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let (Some(len), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
         let len = len as usize;
         let message = rest.get(..len).filter(|_| len >= HEADER);
@@ -408,19 +411,19 @@ pub(crate) fn each(mut rest: &[u8], see: &mut impl FnMut(u16, &[u8])) -> io::Res
             (NLMSG_DONE, _) => return Ok(true),
             (_, Some((_, 0))) => {}
             (_, Some((_, code))) => return Err(io::Error::from_raw_os_error(code)),
-            _ => see(kind, message.get(HEADER..).unwrap_or(&[])),
+            _ => visit(kind, message.get(HEADER..).unwrap_or(&[])),
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
     }
     Ok(false)
 }
 
-/// The attributes of a message: kind and value.
+/// Iterator over the attributes of a message: type and value.
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Returns the value of an attribute, empty if it is absent.
+    /// Returns the value of an attribute, or an empty slice if it is absent.
     pub(crate) fn get(mut self, wanted: u16) -> &'a [u8] {
         let found = self.find(|(kind, _)| *kind == wanted);
         found.map_or(&[], |(_, value)| value)

@@ -1,7 +1,7 @@
-//! Network namespaces: running code in one, creating one without a name.
+//! Network namespaces: runs code in a namespace, and creates unnamed namespaces.
 //!
-//! Each thread has a namespace. Work in another namespace runs on a temporary thread, so no error
-//! can leave the caller in the wrong namespace.
+//! A namespace belongs to a thread. Work in another namespace runs on a temporary thread, so an
+//! error cannot leave the caller in the wrong namespace.
 
 use crate::error::NetError;
 use crate::netlink::Netlink;
@@ -27,18 +27,18 @@ pub fn path(name: &str) -> PathBuf {
 /// The calling thread's namespace.
 pub const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Identifies a namespace uniquely: device and inode of its file.
+/// Unique identity of a namespace: device and inode of its file.
 pub type Identity = [u64; 2];
 
-/// Returns the identity of the namespace at `path`.
+/// Returns the identity of the namespace at `path`, or `None` if the path does not exist.
 #[must_use]
 pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     let file = fs::metadata(path).ok()?;
     Some([file.dev(), file.ino()])
 }
 
-/// Runs `work` on a separate thread in the namespace at `path`. Programs that it starts run in that
-/// namespace, and descriptors that it opens stay in it.
+/// Runs `work` on a separate thread in the namespace at `path`. Programs that `work` starts run in
+/// that namespace, and sockets that it opens belong to that namespace.
 ///
 /// # Errors
 /// The namespace cannot be opened or entered. A panic of `work` propagates.
@@ -55,12 +55,12 @@ pub fn in_netns<T: Send>(
     in_netns_fd(file.as_fd(), work).map_err(failed)
 }
 
-/// Opens the namespace at a path.
+/// Function that opens the namespace at a path.
 pub type Opener = dyn Fn(&Path) -> io::Result<OwnedFd> + Send + Sync;
 
 static OPENER: OnceLock<Box<Opener>> = OnceLock::new();
 
-/// Makes `opener` open every namespace other than the calling thread's own, for a process that may
+/// Sets the function that opens all namespaces except the calling thread's, for a process that may
 /// not open them itself. Later calls have no effect.
 pub fn open_by(opener: Box<Opener>) {
     let _ = OPENER.set(opener);
@@ -74,11 +74,11 @@ pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the namespace at `path`, without the opener. Does not open files of other kinds: a pipe
-/// would block, and opening a device may have side effects.
+/// Opens the namespace at `path`, without the opener. Does not open other types of files, because
+/// opening a pipe may block, and opening a device may have side effects.
 ///
 /// # Errors
-/// There is no namespace at `path`, or this process may not open it.
+/// The file at `path` is not a namespace, or this process may not open it.
 pub fn open_here(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = openat(CWD, path, flags, Mode::empty())?;
@@ -114,7 +114,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
     })
 }
 
-/// A network namespace without a name. It lives as long as this value, or another holder of it (an
+/// An unnamed network namespace. It exists as long as this value, or another reference to it (an
 /// interface's descriptor, a process).
 #[derive(Debug)]
 pub struct Namespace {
@@ -122,10 +122,10 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace, with its loopback up. The caller's own namespace does not change.
+    /// Creates a namespace and brings its loopback up. The caller's namespace does not change.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN this is not permitted (see
+    /// Not permitted without CAP_SYS_ADMIN (see
     /// [`crate::tool_setup::become_root_in_user_namespace`]).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
@@ -137,7 +137,8 @@ impl Namespace {
         })
     }
 
-    /// Returns a path by which other processes of the same user reach it, while this value lives.
+    /// Returns a path through which other processes of the same user can open the namespace while
+    /// this value exists.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!(
@@ -147,10 +148,10 @@ impl Namespace {
         ))
     }
 
-    /// Runs `work` in it: see [`in_netns`].
+    /// Runs `work` in the namespace: see [`in_netns`].
     ///
     /// # Errors
-    /// It cannot be entered.
+    /// The namespace cannot be entered.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         in_netns_fd(self.fd.as_fd(), work)
     }
@@ -169,8 +170,8 @@ impl AsFd for Namespace {
     }
 }
 
-/// Moves the calling thread (in a process with one thread: the process) into a new network
-/// namespace.
+/// Moves the calling thread into a new network namespace. In a single-threaded process, this moves
+/// the process.
 ///
 /// # Errors
 /// Not permitted without CAP_SYS_ADMIN.
@@ -181,7 +182,7 @@ pub fn unshare_net() -> io::Result<()> {
 /// Brings the loopback of the calling thread's namespace up.
 ///
 /// # Errors
-/// Not permitted without CAP_NET_ADMIN in it.
+/// Not permitted without CAP_NET_ADMIN in the namespace.
 pub fn loopback_up() -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.index("lo")?;
@@ -189,8 +190,8 @@ pub fn loopback_up() -> io::Result<()> {
 }
 
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: `unshare` is unsafe because it can unshare the descriptor table (CLONE_FILES). Only
-    // namespaces are unshared here: descriptors of other threads keep their meaning.
+    // SAFETY: `unshare` is unsafe because it can unshare the descriptor table (CLONE_FILES). This
+    // crate unshares only namespaces, so descriptors remain valid in all threads.
     unsafe { rustix::thread::unshare_unsafe(flags) }?;
     Ok(())
 }
@@ -203,7 +204,7 @@ mod tests {
 
     const CHILD: &str = "GRANTWAY_TEST_NO_THREADS";
 
-    /// Runs in the process that the next test starts and limits.
+    /// Runs in the process that [`a_missing_thread_is_an_error_not_a_panic`] starts and limits.
     #[test]
     fn child_without_threads() {
         if std::env::var_os(CHILD).is_none() {

@@ -1,7 +1,7 @@
 //! The part of nf_tables that address translation needs. One transaction creates one table of
-//! rules. The socket that sent it owns the table: the kernel removes the table when the last
-//! descriptor of that socket is closed, in any process. Safe code; the messages are built byte by
-//! byte (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
+//! rules. The sending socket owns the table: the kernel removes the table when the last descriptor
+//! of that socket is closed, in any process. Safe code builds the messages byte by byte
+//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
 //! big-endian.
 
 use crate::netlink::{
@@ -38,8 +38,7 @@ const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
-/// The register that a rule's comparisons use, and the second register, for the port of a
-/// translation.
+/// The register for a rule's comparisons, and the register for the port of a translation.
 pub(crate) const REG: u32 = 1;
 const REG_PORT: u32 = 2;
 pub(crate) const META_IIFNAME: u32 = 6;
@@ -55,16 +54,17 @@ const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
 const CT_STATE: u32 = 0;
 pub(crate) const CT_STATUS: u32 = 2;
-/// Bits of `CT_STATE`: the packet belongs to no connection and begins none.
+/// Bits of `CT_STATE`. Invalid: the packet belongs to no connection and begins none.
 const INVALID: u32 = 1;
 const ESTABLISHED: u32 = 2;
 const RELATED: u32 = 4;
 /// Bit of `CT_STATUS`: the connection's destination was translated.
 const DST_NAT: u32 = 1 << 5;
 const REG_VERDICT: u32 = 0;
-/// The verdict for packets to drop.
+/// Verdict that drops the packet.
 pub(crate) const DROP: u32 = 0;
-/// Accepts the packet in this chain. Chains of other tables at the same hook still see it.
+/// Verdict that accepts the packet in this chain. It still passes the chains of other tables at the
+/// same hook.
 const ACCEPT: u32 = 1;
 /// Bytes of an interface's name in a register.
 const IFNAME_BYTES: usize = 16;
@@ -75,13 +75,13 @@ pub(crate) struct NftTable {
     messages: Vec<NetlinkRequest>,
 }
 
-/// One rule: comparisons, then a verdict or a translation.
+/// One rule: comparisons, followed by a verdict or a translation.
 pub(crate) struct NftRule(NetlinkRequest);
 
-/// A table that the kernel lists.
+/// A table in the kernel's list.
 pub(crate) struct Listed {
     pub(crate) name: String,
-    /// Its comment, empty if unset.
+    /// The table's comment, empty if unset.
     pub(crate) comment: String,
 }
 
@@ -135,11 +135,12 @@ impl NftTable {
         self.messages.push(message);
     }
 
-    /// Accepts packets between the guests' `networks`, behind `ifname`, and the rest of the world:
-    /// all connections that guests open, and connections to guests on forwarded ports. Drops
-    /// everything else routed to or from `ifname`, including forged sources.
+    /// Accepts forwarded packets between the guests' `networks`, behind `ifname`, and other
+    /// networks: all connections that guests open, and connections to guests on forwarded ports.
+    /// Drops all other packets routed to or from `ifname`, including packets with forged sources.
     pub(crate) fn guard(&mut self, networks: &[(IpAddr, u8)], ifname: &str) {
-        // The kernel does not translate packets that it considers invalid.
+        // The kernel does not translate invalid packets, so they would leave with a guest's
+        // address.
         self.rule("forward", |rule| {
             rule.interface(META_IIFNAME, CMP_EQ, ifname);
             rule.stray();
@@ -170,8 +171,8 @@ impl NftTable {
         });
     }
 
-    /// Gives packets from the network of `address` and `prefix` that leave by an interface other
-    /// than `ifname` the address of that interface.
+    /// Translates the source of packets from the network of `address` and `prefix` that leave
+    /// through an interface other than `ifname` to the address of that interface.
     pub(crate) fn masquerade(&mut self, address: IpAddr, prefix: u8, ifname: &str) {
         self.rule("postrouting", |rule| {
             rule.family(address);
@@ -202,7 +203,7 @@ impl NftTable {
         self.messages.push(message);
     }
 
-    /// Commits the whole table, or nothing. The table lasts as long as the descriptor.
+    /// Installs the whole table, or nothing on error. The table exists as long as the descriptor.
     pub(crate) fn install(self) -> io::Result<OwnedFd> {
         let socket = open()?;
         commit(&socket, self.messages)?;
@@ -261,14 +262,15 @@ fn commit(socket: &OwnedFd, messages: Vec<NetlinkRequest>) -> io::Result<()> {
         let (len, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty())?;
         match error_of(answer.get(..len).unwrap_or(&[])) {
             Some((_, code)) if code != 0 => return Err(io::Error::from_raw_os_error(code)),
-            // The kernel acknowledges them in order.
+            // The kernel acknowledges messages in order.
             Some((sequence, _)) if sequence == last => return Ok(()),
             _ => {}
         }
     }
 }
 
-/// Returns all messages, and the number of the last one that changes anything.
+/// Returns the bytes of all messages, and the sequence number of the last message that makes a
+/// change.
 fn transaction(messages: Vec<NetlinkRequest>) -> (Vec<u8>, u32) {
     let mut bytes = batch(BATCH_BEGIN).finish(0);
     let mut sequence = 0;
@@ -409,7 +411,7 @@ impl NftRule {
     }
 }
 
-/// Creates a message about rules of every family.
+/// Creates a message about rules of all families.
 pub(crate) fn message_of_any(kind: u16) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(kind, 0);
     message.bytes(&[0; GENERIC]);

@@ -14,7 +14,7 @@ pub type Subnet = (IpAddr, u8);
 const ADDRESS: usize = 8;
 const ROUTE: usize = 12;
 /// Route types that match packets: unicast, blackhole, unreachable, prohibit.
-const TAKING: [u8; 4] = [1, 6, 7, 8];
+const MATCHING_ROUTE_TYPES: [u8; 4] = [1, 6, 7, 8];
 /// Routes with prefixes up to this length count as default routes: VPNs install default routes in
 /// parts (0.0.0.0/1 and 128.0.0.0/1; 2000::/3).
 const DEFAULT_V4: u8 = 1;
@@ -29,7 +29,7 @@ pub struct Overlap {
     pub with: Subnet,
     /// Whether `with` is an address; otherwise it is a route.
     pub is_address: bool,
-    /// Its interface, empty for a route without one.
+    /// The interface of the address or route; empty for a route without one.
     pub interface: String,
 }
 
@@ -54,15 +54,15 @@ impl std::fmt::Display for Overlap {
 }
 
 /// Returns the first overlap of `networks` with an address or route in the calling thread's
-/// namespace that belongs to an interface other than number `own`. Default and link-local routes do
-/// not count.
+/// namespace, except those of the interface with number `own`. Ignores default and link-local
+/// routes.
 pub(crate) fn find_here(
     netlink: &Netlink,
     own: u32,
     networks: &[Subnet],
 ) -> io::Result<Option<Overlap>> {
     let mut found = None;
-    let mut see = |with: Subnet, index: u32, is_address: bool| {
+    let mut visit = |with: Subnet, index: u32, is_address: bool| {
         let is_link_local = matches!(with.0, IpAddr::V6(v6) if v6.is_unicast_link_local());
         if found.is_none() && index != own && !is_link_local {
             let network = networks.iter().find(|network| overlap(**network, with));
@@ -74,12 +74,12 @@ pub(crate) fn find_here(
     }
     netlink.list(RTM_GETADDR, |kind, body| {
         if let Some((with, index)) = (kind == RTM_NEWADDR).then(|| address(body)).flatten() {
-            see(with, index, true);
+            visit(with, index, true);
         }
     })?;
     netlink.list(RTM_GETROUTE, |kind, body| {
         if let Some((with, index)) = (kind == RTM_NEWROUTE).then(|| route(body)).flatten() {
-            see(with, index, false);
+            visit(with, index, false);
         }
     })?;
     let overlap = found.map(|(network, with, index, is_address)| Overlap {
@@ -102,11 +102,11 @@ pub(crate) fn address(body: &[u8]) -> Option<(Subnet, u32)> {
     Some(((ip(local)?, *body.get(1)?), u32_at(body, 4)?))
 }
 
-/// Returns the destination of a route of the main table and the number of its interface, 0 without
-/// one.
+/// Returns the destination of a route of the main table, and the number of its interface (0 if it
+/// has none).
 pub(crate) fn route(body: &[u8]) -> Option<(Subnet, u32)> {
     let (prefix, table, kind) = (*body.get(1)?, *body.get(4)?, *body.get(7)?);
-    if table != RT_TABLE_MAIN || !TAKING.contains(&kind) {
+    if table != RT_TABLE_MAIN || !MATCHING_ROUTE_TYPES.contains(&kind) {
         return None;
     }
     let attributes = Attributes(body.get(ROUTE..)?);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn networks_overlap_in_both_directions() {
-        for (one, other, do_they) in [
+        for (one, other, expected) in [
             ("10.91.0.0/24", "10.91.0.0/24", true),
             ("10.91.0.129/25", "10.91.0.1/24", true),
             ("10.91.0.1/24", "10.91.0.7/32", true),
@@ -169,8 +169,8 @@ mod tests {
             ("::/0", "10.0.0.1/8", false),
         ] {
             let (one, other) = (cidr(one), cidr(other));
-            assert_eq!(overlap(one, other), do_they, "{one:?} {other:?}");
-            assert_eq!(overlap(other, one), do_they, "{other:?} {one:?}");
+            assert_eq!(overlap(one, other), expected, "{one:?} {other:?}");
+            assert_eq!(overlap(other, one), expected, "{other:?} {one:?}");
         }
     }
 
@@ -181,7 +181,7 @@ mod tests {
             let run = Command::new("ip").args(line.split(' ')).status().unwrap();
             assert!(run.success(), "{line}");
         };
-        let look = |networks: &[&str]| {
+        let overlap_text = |networks: &[&str]| {
             let networks: Vec<Subnet> = networks.iter().map(|text| cidr(text)).collect();
             let netlink = Netlink::open().unwrap();
             let own = netlink.index("own").unwrap();
@@ -201,13 +201,13 @@ mod tests {
             ip("route add 0.0.0.0/1 dev other");
             ip("route add default via 10.92.0.9");
             for free in [&["10.91.0.1/24"][..], &["10.95.0.1/24", "fe80::1/64"], &[]] {
-                assert_eq!(look(free), "");
+                assert_eq!(overlap_text(free), "");
             }
             [
-                look(&["10.95.0.1/24", "10.92.0.129/25"]),
-                look(&["10.93.7.1/24"]),
-                look(&["10.94.0.1/24"]),
-                look(&["fd00:92::/32"]),
+                overlap_text(&["10.95.0.1/24", "10.92.0.129/25"]),
+                overlap_text(&["10.93.7.1/24"]),
+                overlap_text(&["10.94.0.1/24"]),
+                overlap_text(&["fd00:92::/32"]),
             ]
         });
         let other = " of interface other";

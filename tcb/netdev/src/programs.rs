@@ -1,4 +1,4 @@
-//! Loading of programs, by this process or by a privileged one.
+//! Loads BPF programs, in this process or through a privileged process.
 
 use crate::bpf::{
     self, Assembler, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, LOAD_IMMEDIATE,
@@ -9,32 +9,33 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Loads a program of the given kind. Its instructions name maps by their index in the list.
+/// Function that loads a program of the given type. The program's instructions refer to maps by
+/// their index in the list.
 pub type Loader = dyn Fn(u32, &[u8], &[BorrowedFd<'_>]) -> io::Result<OwnedFd> + Send + Sync;
 
 static LOADER: OnceLock<Box<Loader>> = OnceLock::new();
 
-/// Kinds of programs that access packets only.
+/// Types of programs that access only packets.
 const KINDS: [u32; 3] = [
     ProgramType::SocketFilter as u32,
     ProgramType::SchedCls as u32,
     ProgramType::Xdp as u32,
 ];
 
-/// Makes `loader` load every program, for a process that may not load programs itself. Later calls
-/// have no effect.
+/// Sets the function that loads all programs, for a process that may not load programs itself.
+/// Later calls have no effect.
 pub fn load_by(loader: Box<Loader>) {
     let _ = LOADER.set(loader);
 }
 
 impl Assembler {
-    /// Loads the program, by this process or by its loader.
+    /// Loads the program, in this process or through its loader.
     pub(crate) fn load(&self, kind: ProgramType) -> io::Result<OwnedFd> {
         load(kind as u32, self.finish()?)
     }
 }
 
-/// Loads a program whose instructions name maps by descriptor.
+/// Loads a program whose instructions refer to maps by descriptor.
 fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
     let Some(loader) = LOADER.get() else {
         return bpf::load(kind, &code);
@@ -48,18 +49,18 @@ fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
         });
         i32::try_from(place).ok()
     })?;
-    // SAFETY: the assembler took these numbers from maps that its caller holds until the program
-    // is loaded.
+    // SAFETY: the numbers are descriptors of maps that the assembler's caller keeps open until the
+    // program is loaded.
     let maps = maps.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) });
     loader(kind, code.as_flattened(), &maps.collect::<Vec<_>>())
 }
 
-/// Loads a program of an untrusted process. Its instructions name maps by their index in `maps`.
-/// The program can access packets and its maps, and no other memory.
+/// Loads a program of an untrusted process. Its instructions refer to maps by their index in
+/// `maps`. The program can access only packets and its maps.
 ///
 /// # Errors
-/// `EPERM`: the program is of another kind, or calls a helper that programs of this crate do not
-/// use. Otherwise the error of the kernel.
+/// `EPERM` if the program has another type, or calls a helper that programs of this crate do not
+/// use. Otherwise the kernel's error.
 pub fn load_here(kind: u32, code: &[u8], maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
     let (code, rest) = code.as_chunks();
     if !KINDS.contains(&kind) || !rest.is_empty() {
@@ -76,8 +77,8 @@ pub fn load_here(kind: u32, code: &[u8], maps: &[BorrowedFd<'_>]) -> io::Result<
     bpf::load(kind, &code)
 }
 
-/// Replaces the map reference in each instruction that has one. Rejects calls of helpers outside
-/// [`HELPERS`], and immediates other than numbers and maps.
+/// Replaces all references to maps. Rejects calls of helpers that are not in [`HELPERS`], and
+/// immediates that are neither numbers nor maps.
 fn for_each_map(
     code: &mut [Instruction],
     mut replace: impl FnMut(i32) -> Option<i32>,
@@ -86,7 +87,7 @@ fn for_each_map(
     while let Some([opcode, registers, _, _, immediate @ ..]) = instructions.next() {
         let (number, source) = (i32::from_le_bytes(*immediate), *registers >> 4);
         match (*opcode, source) {
-            // The next instruction holds the upper half of the number.
+            // The next instruction contains the upper half of the number.
             (LOAD_IMMEDIATE, 0) => {
                 instructions.next();
             }
@@ -127,7 +128,7 @@ mod tests {
             refused(xdp, &[[CALL_REGISTER, 1, 0, 0, 0, 0, 0, 0], EXIT]),
             PERM
         );
-        // A map that was not passed, a kernel variable, a map by its number.
+        // A map that was not passed, a kernel variable, and a map by its index.
         for source in [1, 3, 5] {
             let load = [LOAD_IMMEDIATE, source << 4, 0, 0, 0, 0, 0, 0];
             assert_eq!(refused(xdp, &[load, [0; 8], EXIT]), PERM, "{source}");
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_looks_like_a_call_is_no_call() {
+    fn an_immediate_is_not_mistaken_for_a_call() {
         let number = [LOAD_IMMEDIATE, 0, 0, 0, 1, 0, 0, 0];
         let mut code = [number, [CALL, 0, 0, 0, 113, 0, 0, 0], EXIT];
         for_each_map(&mut code, |_| None).unwrap();

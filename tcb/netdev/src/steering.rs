@@ -1,14 +1,13 @@
 //! Selects the queue of a TAP for each frame by its destination MAC, in the kernel. The selection
 //! can change while traffic runs.
 //!
-//! Two small programs look up one map from MACs to queues. The *steering* program runs when the
-//! kernel selects a frame's queue: a MAC in the map gets its queue, every other frame the last
-//! queue, which is the bridge's. After that the frame may wait, for example in a queueing
-//! discipline. So the *filter* program looks up the MAC again when the frame enters the queue,
-//! under the same RCU read lock: the kernel drops a frame that is in the wrong queue by then, and
-//! counts it as a drop of the interface. After a change of the map and one RCU grace period, no
-//! frame can enter a queue that the map does not name for it. [`TapSteering::effective`] reports
-//! this.
+//! Two small programs use one map from MACs to queues. The *steering* program runs when the kernel
+//! selects a frame's queue: the map's queue for a MAC in the map, and the last queue, the bridge's,
+//! for all other frames. The frame may then wait, for example in a queueing discipline. So the
+//! *filter* program looks the MAC up again when the frame enters the queue, under the same RCU read
+//! lock. The kernel drops a frame that is in the wrong queue by then, and counts it as a drop of
+//! the interface. After a change of the map and one RCU grace period, a frame can enter only the
+//! queue that the map assigns to it. [`TapSteering::effective`] reports this.
 
 use crate::bpf::{
     Assembler, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
@@ -28,18 +27,18 @@ use std::time::Duration;
 const SKB_QUEUE_MAPPING: i16 = 12;
 /// Bytes of a MAC.
 const MAC: i32 = 6;
-/// A queue has one MAC; a change may add the new MAC before it removes the old one.
+/// A queue has one MAC. A change may add the new MAC before it removes the old one.
 const MACS_PER_QUEUE: u32 = 2;
-/// Where on the stack the key is built: a MAC and two zero bytes.
+/// Stack offset of the key: a MAC and two zero bytes.
 pub(super) const KEY: i16 = -8;
-/// The pause before another attempt to wait for a grace period after the kernel has rejected one.
-const AGAIN: Duration = Duration::from_millis(1);
+/// Pause before the next attempt to wait for a grace period after the kernel has rejected one.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// A limit above the length of any frame, so that the whole frame passes the filter.
 const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
 const PASS: Label = Label(1);
 
-/// The right to steer one TAP. It stays with the process that set the TAP up.
+/// The steering of one TAP. Only the process that set the TAP up has it.
 #[derive(Debug)]
 pub struct TapSteering {
     map: Map,
@@ -47,7 +46,7 @@ pub struct TapSteering {
     grace: Grace,
 }
 
-/// Why a MAC was not steered.
+/// Reason why a MAC was not steered.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
     /// The queue does not exist.
@@ -59,8 +58,8 @@ pub enum SteerError {
 }
 
 impl TapSteering {
-    /// Makes a TAP steer MACs to `queues` queues; one more queue, the last, is shared. No MAC is
-    /// steered yet. `tap` is any of its descriptors.
+    /// Makes a TAP steer MACs to `queues` dedicated queues. One more queue, the last, is shared. No
+    /// MAC is steered yet. `tap` is any descriptor of the TAP.
     ///
     /// # Errors
     /// bpf(2) or membarrier(2) is not permitted, or the kernel is too old for them.
@@ -75,15 +74,16 @@ impl TapSteering {
         Ok(Self { map, queues, grace })
     }
 
-    /// Adopts the steering of a TAP that another process has set up, from what that process kept
-    /// ([`TapSteering::kept`]). Its points are later than all points of the other process.
+    /// Adopts the steering of a TAP that another process has set up, from that process's
+    /// [kept](TapSteering::kept) descriptor. Its points are later than all points of the other
+    /// process.
     ///
     /// # Errors
     /// As for the original set-up.
     pub fn adopt(map: OwnedFd, queues: u32) -> io::Result<Self> {
         let grace = Grace::start()?;
-        // Start at the clock, so that the points exceed all that an earlier process can have
-        // counted. A change of that process is effective after the next grace period.
+        // The first point is the clock, which exceeds all points that an earlier process can have
+        // counted. A change by that process is effective after the next grace period.
         grace
             .newest
             .fetch_max(shmem::time::monotonic_ns(), Ordering::AcqRel);
@@ -127,8 +127,8 @@ impl TapSteering {
     }
 }
 
-/// Looks up the destination MAC of the frame in r6: r0 points to the queue. Jumps to `otherwise` if
-/// the map has no entry.
+/// Emits the lookup of the destination MAC of the frame in r6. Afterwards r0 points to the queue.
+/// Jumps to `otherwise` if the map has no entry.
 pub(super) fn look_up<'a>(
     program: &'a mut Assembler,
     map: &Map,
@@ -163,9 +163,8 @@ fn steering(map: &Map, shared: u32) -> Assembler {
     program
 }
 
-/// Returns the program that filters frames: it returns the number of bytes that may pass, all of
-/// them, or 0 if the frame is in a queue that the map does not name. The shared queue accepts
-/// everything.
+/// Returns the program that filters frames. It returns the number of bytes that may pass: all of
+/// them, or 0 if the frame is not in the map's queue. The shared queue accepts all frames.
 fn filter(map: &Map, shared: u32) -> Assembler {
     let mut program = Assembler::default();
     program
@@ -184,13 +183,13 @@ fn filter(map: &Map, shared: u32) -> Assembler {
     program
 }
 
-/// A thread that waits for RCU grace periods, so that no other thread blocks on one.
+/// A thread that waits for RCU grace periods, so that no other thread has to.
 #[derive(Debug)]
 struct Grace {
     newest: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
-    /// Holds one request to check `newest`; further requests would be redundant. Dropped to end the
-    /// thread.
+    /// Wakes the thread to check `newest`. One queued message is sufficient. The thread exits when
+    /// this is dropped.
     wake: SyncSender<()>,
 }
 
@@ -221,7 +220,8 @@ impl Grace {
     /// Requests a grace period that begins after this call, and returns its number.
     fn request(&self) -> u64 {
         let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
-        // If the channel is full, the thread has yet to check. The thread outlives the sender.
+        // If the channel is full, the thread has not checked yet and will see this request. The
+        // thread outlives the sender.
         let _ = self.wake.try_send(());
         number
     }
@@ -235,21 +235,21 @@ pub(super) fn check_grace() -> io::Result<()> {
     }
 }
 
-/// Waits for a grace period. Requires that [`check_grace`] has succeeded. Does not return without a
-/// grace period, because memory is freed afterwards.
+/// Waits for a grace period. Requires that [`check_grace`] has succeeded. Retries until a grace
+/// period has passed, because the caller frees memory afterwards.
 pub(super) fn wait_grace() {
-    insist(|| membarrier(libc::MEMBARRIER_CMD_GLOBAL));
+    retry(|| membarrier(libc::MEMBARRIER_CMD_GLOBAL));
 }
 
-/// Retries until it succeeds.
-fn insist<T>(mut what: impl FnMut() -> io::Result<T>) {
+/// Retries `what` until it succeeds.
+fn retry<T>(mut what: impl FnMut() -> io::Result<T>) {
     while what().is_err() {
-        thread::sleep(AGAIN);
+        thread::sleep(RETRY_PAUSE);
     }
 }
 
-/// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
-/// function of a network device that was already running.
+/// Calls membarrier(2). Its global command waits for an RCU grace period, and so for every running
+/// transmit function of a network device.
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the call takes three numbers by value.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn waiting_for_a_grace_period_retries() {
         let mut answers = [false, false, true, false].into_iter();
-        insist(|| match answers.next() {
+        retry(|| match answers.next() {
             Some(true) => Ok(()),
             _ => Err(io::Error::from(io::ErrorKind::Interrupted)),
         });
@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// One grace period serves the first request, and a second one serves all requests that arrive
-    /// meanwhile.
+    /// in the meantime.
     #[test]
     fn waiting_requests_share_a_grace_period() {
         let (begun, begins) = channel();

@@ -2,7 +2,7 @@
 
 use crate::error::NetError;
 use crate::forwarding;
-use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
+use crate::interface::{InterfaceNetwork, check, configure, failed, in_namespace, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
 use crate::steering::TapSteering;
@@ -12,8 +12,8 @@ use abi::machine::Tap as TapSpec;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A TAP that was set up. Its descriptors are non-blocking and close-on-exec, and the interface
-/// lives until all of them are closed.
+/// A TAP that was set up. Its descriptors are non-blocking and close-on-exec. The interface exists
+/// until all of them are closed.
 #[derive(Debug)]
 pub struct OpenedTap {
     /// The descriptor for sending, and for receiving frames that no other queue receives.
@@ -21,43 +21,43 @@ pub struct OpenedTap {
     /// One descriptor for each requested dedicated queue, in order.
     pub queues: Vec<OwnedFd>,
     /// One descriptor like `shared` for each further requested shared queue. The kernel delivers a
-    /// flow to the queue that last sent or received a frame of it, and a new flow to a queue by a
-    /// hash of its addresses and ports.
+    /// flow to the queue that last sent or received one of its frames. For a new flow, it selects
+    /// the queue by a hash of addresses and ports.
     pub shares: Vec<OwnedFd>,
     /// The steering of frames to the dedicated queues; `None` if none were requested. If the system
-    /// does not permit it ([`NetError::Steering`]), the TAP still works by its shared
+    /// does not permit it ([`NetError::Steering`]), the TAP still works through its shared
     /// descriptor.
     pub steering: Option<Result<TapSteering, NetError>>,
-    /// Its connection to the network of its namespace, if any; it ends with this value.
+    /// The connection to the network of the TAP's namespace, if any. Dropping it removes the
+    /// connection.
     pub uplink: Option<NatUplink>,
 }
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up, and
 /// returns its descriptors. Unless the TAP is persistent, the kernel removes it when they are
-/// closed. Does not take over an existing interface, except for a persistent one of the same owner,
-/// which keeps its settings and gets the missing ones.
+/// closed. Reuses an existing interface only if it is persistent and has the same owner; such an
+/// interface keeps its settings, and missing settings are added.
 ///
-/// The calling thread's own namespace does not change.
+/// The calling thread's namespace does not change.
 ///
 /// # Errors
 /// The error names the step, the interface, the namespace and a remedy.
 pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, NetError> {
     check(spec)?;
     let network = InterfaceNetwork::of(spec)?;
-    in_place(spec.netns.as_deref(), || create(spec, &network))?
+    in_namespace(spec.netns.as_deref(), || create(spec, &network))?
 }
 
-/// Makes the interface non-persistent, so that it ends with its last descriptor.
+/// Makes the interface non-persistent, so that the kernel removes it with its last descriptor.
 ///
 /// # Errors
-/// The descriptor is not a TAP's.
+/// The descriptor does not belong to a TAP.
 pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
 
-/// Removes the remains of another process's TAP that has no descriptor: the interface if it is
-/// persistent, and the settings that were switched on for it in the namespace `of` (`None`: the
-/// caller's).
+/// Removes another process's TAP that has no open descriptor: the interface if it is persistent,
+/// and the settings that were switched on for it in the namespace `of` (`None`: the caller's).
 ///
 /// # Errors
 /// The interface cannot be removed, or its namespace does not exist.
@@ -72,7 +72,7 @@ pub fn remove(
     }
     let remove = || -> io::Result<()> {
         let owner = spec.persistent.as_deref();
-        if owner.map(|owner| is_there(spec, owner)).transpose()? == Some(true) {
+        if owner.map(|owner| is_reusable(spec, owner)).transpose()? == Some(true) {
             let mut netlink = Netlink::open()?;
             let index = netlink.index(&spec.ifname)?;
             netlink.delete_link(index)?;
@@ -80,7 +80,7 @@ pub fn remove(
         Ok(())
     };
     let hint = "remove it by `ip link del`, or with its namespace";
-    in_place(spec.netns.as_deref(), remove)?.map_err(failed(spec, "removed", hint))
+    in_namespace(spec.netns.as_deref(), remove)?.map_err(failed(spec, "removed", hint))
 }
 
 /// Returns the alias that marks the owner of a persistent interface.
@@ -88,9 +88,9 @@ pub(crate) fn alias(owner: &str) -> String {
     format!("grantway {owner}")
 }
 
-/// Returns whether a persistent interface of this owner exists and can be reused. Removes one with
-/// another number of queues, which the kernel would refuse to reuse.
-fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
+/// Returns whether a persistent interface of this owner exists and can be reused. Removes an
+/// interface whose number of queues differs, because the kernel would not reuse it.
+fn is_reusable(spec: &TapSpec, owner: &str) -> io::Result<bool> {
     let mut netlink = Netlink::open()?;
     let Ok(index) = netlink.index(&spec.ifname) else {
         return Ok(false);
@@ -99,28 +99,29 @@ fn is_there(spec: &TapSpec, owner: &str) -> io::Result<bool> {
     if of != alias(owner) {
         return Ok(false);
     }
-    let is_alike = (queues > 1) == (spec.queues + spec.shares > 0);
-    if !is_alike {
+    let has_same_queues = (queues > 1) == (spec.queues + spec.shares > 0);
+    if !has_same_queues {
         netlink.delete_link(index)?;
     }
-    Ok(is_alike)
+    Ok(has_same_queues)
 }
 
 /// Makes a complete interface persistent.
-fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
+fn make_persistent(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.index(&spec.ifname)?;
     netlink.set_alias(index, &alias(owner))?;
     tun::persist(fd, true)
 }
 
-/// Performs all steps inside the namespace.
+/// Creates and configures the TAP in the calling thread's namespace.
 fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let owner = spec.persistent.as_deref();
-    let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
-    let is_there = is_there.map_err(failed("looked for", "rtnetlink is needed"))? == Some(true);
-    let first = match is_there {
+    let is_reusable = owner.map(|owner| is_reusable(spec, owner)).transpose();
+    let is_reusable =
+        is_reusable.map_err(failed("searched for", "rtnetlink is needed"))? == Some(true);
+    let first = match is_reusable {
         true => tun::QueueRole::Next,
         false => tun::QueueRole::First,
     };
@@ -129,7 +130,7 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
-                    if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Again) =>
+                    if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Existing) =>
                 {
                     NetError::Exists {
                         interface: spec.ifname.clone(),
@@ -153,7 +154,7 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
     // The last queue of an interface is the shared one.
     let fd = open(match (queues.is_empty(), spec.shares) {
         (false, _) => tun::QueueRole::Next,
-        (true, 0) if is_there => tun::QueueRole::Again,
+        (true, 0) if is_reusable => tun::QueueRole::Existing,
         (true, 0) => tun::QueueRole::Only,
         (true, _) => first,
     })?;
@@ -166,7 +167,7 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
         })
     });
     if let Some(Err(_)) = &steering {
-        // Without a program, the kernel would spread frames over all queues.
+        // Without a program, the kernel would distribute frames over all queues.
         for queue in &queues {
             tun::detach(queue).map_err(failed("reduced to one queue", "see the kernel's log"))?;
         }
@@ -178,7 +179,8 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
     configure(spec, network)?;
     let uplink = uplink::join(spec, network)?;
     if let Some(owner) = owner {
-        make_stay(spec, owner, &fd).map_err(failed("made persistent", "see the kernel's log"))?;
+        make_persistent(spec, owner, &fd)
+            .map_err(failed("made persistent", "see the kernel's log"))?;
     }
     Ok(OpenedTap {
         uplink,

@@ -10,11 +10,11 @@ use std::net::IpAddr;
 /// Attributes of one message.
 pub type Written<'a> = &'a [(u16, &'a [u8])];
 
-/// Parses one datagram as a part of every list, and as the reply to request `sequence`. Each
-/// message is parsed once and within its bounds.
+/// Parses one datagram as a part of every list, and as the reply to request `sequence`. Checks that
+/// each message is parsed once and within its bounds.
 ///
 /// # Panics
-/// If a parser breaks an invariant.
+/// If a parser violates an invariant.
 pub fn hostile_datagram(bytes: &[u8], sequence: u32) {
     let (mut count, mut bodies) = (0, 0);
     let listed = netlink::each(bytes, &mut |kind, body: &[u8]| {
@@ -40,7 +40,7 @@ pub fn hostile_datagram(bytes: &[u8], sequence: u32) {
     legacy::read_hostile(bytes);
 }
 
-/// Parses the body of a message as every kind that a list can have.
+/// Parses the body of a message as every type of message in lists.
 fn hostile_body(kind: u16, body: &[u8]) {
     let _interface = unused(body, "grantway m");
     let _table = listed(body);
@@ -66,7 +66,7 @@ fn hostile_body(kind: u16, body: &[u8]) {
 /// Compares [`mod@overlap`] with a bitwise comparison.
 ///
 /// # Panics
-/// If they differ.
+/// If the results differ.
 pub fn hostile_networks(one: Subnet, other: Subnet) {
     let prefix = one.1.min(other.1);
     let bits = |(address, _): Subnet| match address {
@@ -79,11 +79,11 @@ pub fn hostile_networks(one: Subnet, other: Subnet) {
     assert_eq!(overlap(one, other), expected, "{one:?} {other:?}");
 }
 
-/// Writes messages as requests do and parses them as part of a list: the attributes must be
-/// unchanged and in order. Then changes `bytes` at `at` and parses them again.
+/// Writes a message like a request, and parses it as part of a list: the attributes must be
+/// unchanged and in order. Then sets the byte at `at` to `to`, and parses the message again.
 ///
 /// # Panics
-/// If the attributes differ, or a parser breaks an invariant.
+/// If the attributes differ, or a parser violates an invariant.
 pub fn written_and_read(kind: u16, header: &[u8], attributes: Written<'_>, at: usize, to: u8) {
     let mut message = NetlinkRequest::new(kind, 0);
     message.bytes(header);

@@ -1,5 +1,5 @@
-//! Set-up of namespaces for tools, which netd does not use: becoming root of one, settings, a rule
-//! against stray packets; and a TAP with one queue.
+//! Set-up for tools, which netd does not use: root in a user namespace, settings, a rule against
+//! unmatched packets, and a TAP with one queue.
 
 use crate::TapSpec;
 use crate::error::NetError;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 const PRIORITY_MANGLE: i32 = -150;
 
-/// Opens a TAP as [`open_queues`] does, and returns its shared descriptor.
+/// Opens a TAP like [`open_queues`], and returns its shared descriptor.
 ///
 /// # Errors
 /// As for [`open_queues`].
@@ -26,7 +26,7 @@ pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, NetError> {
 /// namespaces without privileges. The process must have a single thread.
 ///
 /// # Errors
-/// User namespaces are switched off, or the process has several threads.
+/// User namespaces are disabled, or the process has several threads.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let (uid, gid) = (
         rustix::process::geteuid().as_raw(),
@@ -38,8 +38,8 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Writes a setting of the calling thread's namespace: `net.ipv4.tcp_congestion_control` is
-/// `set_sysctl("ipv4/tcp_congestion_control", "cubic")`.
+/// Writes a setting of the calling thread's namespace. For example,
+/// `set_sysctl("ipv4/tcp_congestion_control", "cubic")` sets `net.ipv4.tcp_congestion_control`.
 ///
 /// # Errors
 /// The setting does not exist, the value is invalid, or writing it is not permitted.
@@ -50,10 +50,10 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 /// Drops every packet in the calling thread's network namespace that belongs to no connection and
 /// begins none, until the descriptor and all its copies are closed. With address translation, this
 /// system would receive such a packet instead of its destination, and answer with a reset that ends
-/// the sender's connection. Must not be used in a namespace that others share.
+/// the sender's connection. Must not be used in a namespace that other programs share.
 ///
 /// # Errors
-/// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
+/// The rule needs CAP_NET_ADMIN, nf_tables with connection tracking, and Linux 5.12.
 pub fn drop_unmatched_packets() -> std::io::Result<OwnedFd> {
     let mut table = NftTable::empty("grantway-strays", "");
     table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
@@ -86,9 +86,9 @@ mod tests {
                 let rule = drop_unmatched_packets().unwrap();
                 let held = rules();
                 drop(rule);
-                // A process that another test starts inherits the descriptor until it executes its
+                // A new process of another test inherits the descriptor until it executes its
                 // program.
-                testing::wait_until("the rule stays", || rules().is_empty());
+                testing::wait_until("the rule still exists", || rules().is_empty());
                 held
             })
             .unwrap();

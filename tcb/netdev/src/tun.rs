@@ -36,8 +36,8 @@ struct FlagsRequest {
 
 const _: () = assert!(size_of::<FlagsRequest>() == size_of::<libc::ifreq>());
 
-/// Opens the driver: non-blocking, close-on-exec. A new interface belongs to the namespace of the
-/// calling thread.
+/// Opens the driver, non-blocking and close-on-exec. A new interface belongs to the namespace of
+/// the calling thread.
 pub(super) fn open() -> io::Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
@@ -50,13 +50,13 @@ pub(super) fn open() -> io::Result<OwnedFd> {
 /// The role of a descriptor's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRole {
-    /// The only one.
+    /// The only queue.
     Only,
     /// The only queue of an existing interface.
-    Again,
+    Existing,
     /// The first of several queues.
     First,
-    /// A further one.
+    /// A further queue.
     Next,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn attach(
 ) -> io::Result<()> {
     let kind = match queue {
         QueueRole::Only => IFF_TUN_EXCL,
-        QueueRole::Again => 0,
+        QueueRole::Existing => 0,
         QueueRole::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
         QueueRole::Next => IFF_MULTI_QUEUE,
     };
@@ -86,8 +86,8 @@ pub(super) fn attach(
     {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `FlagsRequest` has its
-    // size (asserted above) and lives through the call.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer. `FlagsRequest` has its
+    // size (asserted above) and outlives the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
     check(result)?;
     if vnet_header {
@@ -98,8 +98,8 @@ pub(super) fn attach(
     Ok(())
 }
 
-/// Sets the offloads that the kernel may leave undone in packets that it delivers. Leaves out the
-/// ECN variants of segmentation, since a frame's offload record cannot represent the flag.
+/// Sets the offloads that the kernel may leave to the receiver of packets. Excludes the ECN
+/// variants of segmentation, because a frame's offload record cannot represent the flag.
 pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()> {
     let flags =
         if checksum { TUN_F_CSUM } else { 0 } | if tso { TUN_F_TSO4 | TUN_F_TSO6 } else { 0 };
@@ -107,12 +107,12 @@ pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, flags) })
 }
 
-/// Makes the kernel select queues by the program `program`.
+/// Sets the program by which the kernel selects queues.
 pub(super) fn steer(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     set_program(fd, TUNSETSTEERINGEBPF, program)
 }
 
-/// Makes the kernel deliver frames to queues only as the program `program` permits.
+/// Sets the program by which the kernel filters frames that enter queues.
 pub(super) fn filter(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     set_program(fd, TUNSETFILTEREBPF, program)
 }
@@ -123,11 +123,11 @@ fn set_program(fd: &OwnedFd, request: libc::c_ulong, program: &OwnedFd) -> io::R
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const program) })
 }
 
-/// Sets whether the interface stays when all its descriptors are closed.
-pub(super) fn persist(fd: &OwnedFd, stays: bool) -> io::Result<()> {
-    let stays = libc::c_ulong::from(stays);
+/// Sets whether the interface persists when all its descriptors are closed.
+pub(super) fn persist(fd: &OwnedFd, persists: bool) -> io::Result<()> {
+    let persists = libc::c_ulong::from(persists);
     // SAFETY: TUNSETPERSIST takes its argument by value.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, stays) })
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, persists) })
 }
 
 /// Detaches the descriptor's queue from the interface.

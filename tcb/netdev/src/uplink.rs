@@ -1,9 +1,9 @@
 //! Uplinks: a TAP as a port of a bridge, or behind address translation. Dropping a [`NatUplink`]
-//! undoes its set-up. A port leaves its bridge with the TAP.
+//! undoes its set-up. The kernel removes a port from its bridge with the TAP.
 
 use crate::error::NetError;
 use crate::forwarding::{self, Lock};
-use crate::interface::{InterfaceNetwork, failed, in_place, namespace};
+use crate::interface::{InterfaceNetwork, failed, in_namespace, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
 use crate::nftables::{self, NftTable};
@@ -11,13 +11,14 @@ use abi::machine::{Nat, PortProtocol, Tap as TapSpec, Uplink};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// An address translation. The kernel removes its rules when this value is dropped, or when its
-/// descriptor and all copies of it are closed. Dropping it also switches off the forwarding that it
-/// needed, if that was off before and no other machine in the namespace needs it.
+/// An address translation. The kernel removes the rules when this value is dropped, or when the
+/// descriptor and all its duplicates are closed. Dropping it also switches off the forwarding that
+/// it needed, if forwarding was off before and no other machine in the namespace needs it.
 #[derive(Debug)]
 pub struct NatUplink {
     netns: Option<String>,
-    /// The namespace's identity: it may have several names, and its name may be reused for another.
+    /// The namespace's identity. A namespace may have several names, and a name may be reused for
+    /// another namespace.
     of: Option<Identity>,
     name: String,
     table: OwnedFd,
@@ -67,9 +68,9 @@ impl Drop for NatUplink {
             nftables::delete(&self.table, &self.name)?;
             forwarding::take_back(&lock, &self.switched_on).map(drop)
         };
-        // If this fails, or the name now denotes another namespace, the old namespace is ending,
-        // and its forwarding with it.
-        let _: Result<io::Result<()>, _> = in_place(self.netns.as_deref(), end);
+        // If this fails, or the name now denotes another namespace, the kernel is removing the old
+        // namespace, including its forwarding.
+        let _: Result<io::Result<()>, _> = in_namespace(self.netns.as_deref(), end);
     }
 }
 
@@ -77,7 +78,7 @@ fn table_name(spec: &TapSpec) -> String {
     format!("{}{}", forwarding::PREFIX, spec.ifname)
 }
 
-/// Joins an interface of the calling thread's namespace, which is up, to the network of its
+/// Connects an interface of the calling thread's namespace, which must be up, to the network in its
 /// specification.
 pub(crate) fn join(
     spec: &TapSpec,
@@ -132,7 +133,7 @@ fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Na
         table.forward(transport as u8, forward.port, forward.to, &spec.ifname);
     }
     let table = table.install().map_err(translated())?;
-    // Record the settings in the table before switching them on.
+    // The table must record the settings before they are switched on.
     let uplink = NatUplink::adopt(spec, None, table, &switched_on);
     let done = forwarding::switch_on(&lock, &settings).map_err(failed(
         spec,

@@ -1,4 +1,4 @@
-//! The kernel's files of PCI devices, by which a device gets another driver.
+//! The kernel's files of PCI devices, through which a device is bound to another driver.
 
 use super::registers::{Registers, TRANSITIONAL_NET, kind};
 use std::fs::{self, File, OpenOptions};
@@ -6,26 +6,26 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The driver that gives a device to a process.
+/// Driver through which a process accesses a device.
 const DRIVER: &str = "vfio-pci";
 /// The kernel's name of a group without an IOMMU.
 const NO_IOMMU: &str = "vfio-noiommu";
-/// Why a device that cannot be reset is refused.
+/// Reason for the refusal of a device that cannot be reset.
 pub(super) const NO_RESET: &str = "it cannot be reset, so the next domain could not take it over";
 /// The class of bridges, which may share a group.
 const BRIDGE: u32 = 0x06;
 
-/// Why a PCI device cannot be given to a domain.
+/// Reason why a PCI device cannot be given to a domain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PciError {
-    /// The text is no address.
+    /// The text is not an address.
     #[error("`{0}` is not the address of a PCI device: write it like 0000:00:03.0")]
     Address(String),
-    /// There is no such device.
+    /// The device does not exist.
     #[error("there is no PCI device {0}: `lspci -D` lists all of them")]
     NoDevice(String),
-    /// Its registers are unknown.
+    /// The device has an unsupported type.
     #[error(
         "PCI device {address} ({vendor:04x}:{device:04x}) is neither a virtio-net device nor an \
          Intel 82574, the only kinds that are supported"
@@ -33,18 +33,18 @@ pub enum PciError {
     Kind {
         /// The device.
         address: String,
-        /// Its vendor.
+        /// The vendor's id.
         vendor: u16,
-        /// Its number.
+        /// The device's id.
         device: u16,
     },
-    /// It could write to all memory.
+    /// The device could write to all memory.
     #[error(
         "PCI device {0} is not behind an IOMMU, so it could access all memory of this system: \
          enable the IOMMU in the firmware and, on Intel, boot with intel_iommu=on"
     )]
     NoIommu(String),
-    /// The system may be using it.
+    /// The system may be using the device.
     #[error(
         "PCI device {address} is in use by the driver {driver}: unbind it first (`echo {address} \
          >/sys/bus/pci/devices/{address}/driver/unbind`)"
@@ -52,10 +52,10 @@ pub enum PciError {
     InUse {
         /// The device.
         address: String,
-        /// Its driver.
+        /// The driver.
         driver: String,
     },
-    /// The IOMMU does not separate it from another device.
+    /// The IOMMU does not isolate the device from another device.
     #[error(
         "PCI device {address} is in IOMMU group {group} with {other}, which the driver {driver} \
          uses: only whole groups can be given away"
@@ -63,11 +63,11 @@ pub enum PciError {
     Group {
         /// The device.
         address: String,
-        /// Its group.
+        /// The IOMMU group.
         group: u32,
         /// The other device.
         other: String,
-        /// Its driver.
+        /// The driver.
         driver: String,
     },
     /// The driver is missing.
@@ -78,7 +78,7 @@ pub enum PciError {
         "PCI device {0} was not accepted by the driver vfio-pci: the kernel's log has the reason"
     )]
     NotBound(String),
-    /// It has no usable registers or interrupt.
+    /// The device has no usable registers or interrupt.
     #[error("PCI device {address}: {what}")]
     Unusable {
         /// The device.
@@ -115,11 +115,11 @@ impl Default for PciBus {
 }
 
 impl PciBus {
-    /// Checks whether a device can be given to a domain. Some obstacles appear only after it is
-    /// bound to the driver.
+    /// Checks whether a device can be given to a domain. Some obstacles are detectable only after
+    /// the device is bound to the driver.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why the device cannot be given to a domain.
     pub fn inspect(&self, address: &str) -> Result<(), PciError> {
         self.check(address)?;
         let is_bound = self.driver(address).as_deref() == Some(DRIVER);
@@ -142,8 +142,8 @@ impl PciBus {
         Ok(())
     }
 
-    /// Binds a device to the driver, and opens its group. A device that has another driver is left
-    /// alone, and one that cannot be opened has no driver again.
+    /// Binds a device to the driver, and opens its group. Does not change a device that has another
+    /// driver. Unbinds the device again if its group cannot be opened.
     ///
     /// # Errors
     /// The device is unsuitable or in use, or the system refused.
@@ -156,11 +156,12 @@ impl PciBus {
         }
         let opened = self.set_driver(address).and_then(|()| open());
         opened.inspect_err(|_| {
-            let _the_first_error_counts = self.unbind(address);
+            // The caller receives the error of opening.
+            let _unreported = self.unbind(address);
         })
     }
 
-    /// Takes a device from the driver. It has no driver then.
+    /// Unbinds a device from the driver. The device then has no driver.
     ///
     /// # Errors
     /// The system refused.
@@ -177,7 +178,7 @@ impl PciBus {
         put(&device.join("driver/unbind"), address).map_err(system(address, what))
     }
 
-    /// Opens a container, which gets groups and an I/O page table.
+    /// Opens a VFIO container, to which groups and an I/O page table are added.
     ///
     /// # Errors
     /// The system refused.
@@ -188,12 +189,12 @@ impl PciBus {
     /// Checks whether a device can be given to a domain, and returns its group.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why the device cannot be given to a domain.
     fn check(&self, address: &str) -> Result<u32, PciError> {
         let device = self.device(address)?;
         let number = |name: &str| number(&device.join(name)).unwrap_or(0);
         let (vendor, id) = (number("vendor") as u16, number("device") as u16);
-        // A transitional virtio device has its type there.
+        // A transitional virtio device has its type in the subsystem id.
         let is_net = id != TRANSITIONAL_NET || number("subsystem_device") == 1;
         if kind(vendor, id).is_none() || !is_net {
             return Err(PciError::Kind {

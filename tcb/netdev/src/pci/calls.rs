@@ -13,7 +13,7 @@ const DEVICE_GET_REGION_INFO: libc::c_ulong = 0x3b6c;
 const DEVICE_SET_IRQS: libc::c_ulong = 0x3b6e;
 const DEVICE_RESET: libc::c_ulong = 0x3b6f;
 
-/// VFIO_TYPE1v2_IOMMU: mappings are removed only as they were made.
+/// VFIO_TYPE1v2_IOMMU: a mapping can be removed only as a whole.
 const TYPE1_V2: libc::c_ulong = 3;
 /// VFIO_GROUP_FLAGS_VIABLE.
 const VIABLE: u32 = 1;
@@ -54,14 +54,14 @@ pub(super) struct RegionInfo {
     flags: u32,
     index: u32,
     capabilities: u32,
-    /// Its bytes.
+    /// Size of the region in bytes.
     pub(super) bytes: u64,
-    /// Its place in the device's descriptor.
+    /// Offset of the region in the device's descriptor.
     pub(super) offset: u64,
 }
 
 impl RegionInfo {
-    /// Returns whether it can be mapped.
+    /// Returns whether the region can be mapped.
     pub(super) fn has_mmap(&self) -> bool {
         self.flags & HAS_MMAP != 0
     }
@@ -78,18 +78,18 @@ struct InterruptRequest {
     descriptor: i32,
 }
 
-/// Returns whether every device of the group is out of use.
+/// Returns whether no device of the group is in use.
 pub(super) fn is_viable(group: &OwnedFd) -> io::Result<bool> {
     let mut status = GroupStatus {
         size: size_of::<GroupStatus>() as u32,
         flags: 0,
     };
-    // SAFETY: the call writes one such struct, whose size it gets.
+    // SAFETY: the call writes one such struct, whose size it receives.
     check(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_GET_STATUS, &raw mut status) })?;
     Ok(status.flags & VIABLE != 0)
 }
 
-/// Gives a group a container, and the container an I/O page table.
+/// Adds a group to a container, and an I/O page table to the container.
 pub(super) fn join(group: &OwnedFd, container: &OwnedFd) -> io::Result<()> {
     let number: libc::c_int = container.as_raw_fd();
     // SAFETY: the call reads one int.
@@ -115,7 +115,7 @@ pub(super) fn has_reset(device: &OwnedFd) -> io::Result<bool> {
         regions: 0,
         interrupts: 0,
     };
-    // SAFETY: the call writes one such struct, whose size it gets.
+    // SAFETY: the call writes one such struct, whose size it receives.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_GET_INFO, &raw mut info) })?;
     Ok(info.flags & HAS_RESET != 0)
 }
@@ -130,7 +130,7 @@ pub(super) fn region(device: &OwnedFd, index: u32) -> io::Result<RegionInfo> {
         bytes: 0,
         offset: 0,
     };
-    // SAFETY: the call writes one such struct, whose size it gets.
+    // SAFETY: the call writes one such struct, whose size it receives.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_GET_REGION_INFO, &raw mut info) })?;
     Ok(info)
 }
@@ -148,7 +148,7 @@ pub(super) fn set_interrupt(device: &OwnedFd, eventfd: Option<&OwnedFd>) -> io::
         count: eventfd.is_some().into(),
         descriptor: eventfd.map_or(-1, AsRawFd::as_raw_fd),
     };
-    // SAFETY: the call reads as many bytes as `size` says.
+    // SAFETY: the call reads `size` bytes.
     check(unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_SET_IRQS, &raw const request) }).map(drop)
 }
 

@@ -1,4 +1,5 @@
-//! An open PCI device. While no domain has it, its bus master is off, so it accesses no memory.
+//! An open PCI device. While no domain has the device, its bus master bit is off, so it accesses no
+//! memory.
 
 use super::bus::{NO_RESET, PciError, system};
 use super::calls::{self, CONFIG_SPACE};
@@ -12,9 +13,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Place of the command register.
+/// Offset of the command register in the configuration space.
 const COMMAND_AT: u64 = 4;
-/// Bits of the command register: the device answers accesses to its registers, and accesses memory.
+/// Bits of the command register: the device responds to accesses to its registers, and may access
+/// memory.
 const MEMORY: u16 = 1 << 1;
 const BUS_MASTER: u16 = 1 << 2;
 
@@ -25,7 +27,7 @@ pub struct Function {
     group: OwnedFd,
     device: OwnedFd,
     registers: Registers,
-    /// Place of the configuration space in the device's descriptor.
+    /// Offset of the configuration space in the device's descriptor.
     config_at: u64,
     /// The first page of each structure in the device's descriptor.
     pages: [u32; Structure::ALL.len()],
@@ -36,15 +38,14 @@ pub struct Function {
 
 #[derive(Debug)]
 struct State {
-    /// Whether it was stopped, and not started since.
+    /// Whether the device was stopped and not started since.
     is_stopped: bool,
-    /// The number of times that it was started, at least; also the number of its last start.
+    /// Lower bound of the number of starts, and the number of the last start.
     starts: u64,
 }
 
 impl Function {
-    /// Opens the device at `address` of a group, and gives the container an I/O page table. Nothing
-    /// is mapped in it yet.
+    /// Opens the device at `address` of a group, and adds an empty I/O page table to the container.
     ///
     /// # Errors
     /// The group has a device in use, the device cannot be reset or has no suitable registers, or
@@ -129,19 +130,19 @@ impl Function {
         [&self.container, &self.group, &self.device].map(AsFd::as_fd)
     }
 
-    /// Returns the descriptor of its container.
+    /// Returns the descriptor of the device's container.
     #[must_use]
     pub fn container(&self) -> BorrowedFd<'_> {
         self.container.as_fd()
     }
 
-    /// Returns the descriptor of the device, which shows its registers.
+    /// Returns the descriptor of the device, through which its registers can be mapped.
     #[must_use]
     pub fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
 
-    /// Returns the pages of its structures.
+    /// Returns the pages of the device's structures.
     #[must_use]
     pub fn extents(&self) -> [RingExtent; Structure::ALL.len()] {
         std::array::from_fn(|at| {
@@ -154,7 +155,7 @@ impl Function {
         })
     }
 
-    /// Returns where a structure lies in its pages.
+    /// Returns the position of a structure within its pages.
     #[must_use]
     pub fn layout(&self, structure: Structure) -> StructureLayout {
         let range = self.registers.range(structure);
@@ -164,29 +165,29 @@ impl Function {
         }
     }
 
-    /// Returns its kind.
+    /// Returns the kind of the device.
     #[must_use]
     pub fn kind(&self) -> PciKind {
         self.registers.kind
     }
 
-    /// Returns the bytes between the notification addresses of two queues.
+    /// Returns the distance between the notification addresses of two queues, in bytes.
     #[must_use]
     pub fn notify_multiplier(&self) -> u32 {
         self.registers.multiplier
     }
 
-    /// Returns whether it was started more than once, so that another domain has had it.
+    /// Returns whether the device was started more than once, so that another domain has used it.
     #[must_use]
     pub fn has_served(&self) -> bool {
         self.lock().starts > 1
     }
 
-    /// Starts the device: from now on it may access the memory that is mapped for it. Returns the
+    /// Starts the device, which may then access the memory that is mapped for it. Returns the
     /// descriptor that reports its interrupts, and the number of this start.
     ///
     /// # Errors
-    /// The system refused; the device accesses no memory.
+    /// The system refused. The device accesses no memory.
     pub fn start(&self) -> Result<(OwnedFd, u64), PciError> {
         let mut state = self.lock();
         state.is_stopped = false;
@@ -201,7 +202,8 @@ impl Function {
         Ok((interrupt, state.starts))
     }
 
-    /// Returns the number of a start by another process. Starts are adopted in their order.
+    /// Adopts a start by another process, and returns its number. The caller adopts starts in
+    /// order.
     #[must_use]
     pub fn adopt_start(&self) -> u64 {
         let mut state = self.lock();
@@ -209,18 +211,18 @@ impl Function {
         state.starts
     }
 
-    /// Stops the device and resets it: it accesses no memory when this returns.
+    /// Stops and resets the device. It accesses no memory when this function returns.
     ///
-    /// A stopped device is reset, too. Until its previous domain has ended, that domain can still
-    /// write to the registers.
+    /// Also resets a stopped device, because its previous domain can write to the registers until
+    /// the domain has exited.
     ///
     /// # Errors
-    /// The system refused; the device may be running.
+    /// The system refused. The device may be running.
     pub fn stop(&self) -> Result<(), PciError> {
         self.stop_locked(&mut self.lock())
     }
 
-    /// Stops the device as [`Function::stop`] does, unless it is stopped.
+    /// Stops the device like [`Function::stop`], unless it is stopped already.
     ///
     /// # Errors
     /// As [`Function::stop`].
@@ -232,8 +234,8 @@ impl Function {
         }
     }
 
-    /// Stops the device as [`Function::stop`] does, unless it was stopped or started after `start`,
-    /// the number of a start.
+    /// Stops the device like [`Function::stop`], unless it was stopped or started again after the
+    /// start with number `start`.
     ///
     /// # Errors
     /// As [`Function::stop`].
@@ -248,10 +250,10 @@ impl Function {
     fn stop_locked(&self, state: &mut State) -> Result<(), PciError> {
         let stop = || {
             self.set_command(0, BUS_MASTER)?;
-            // Fails if no interrupt was set.
+            // This call fails if no interrupt was set.
             let _ = calls::set_interrupt(&self.device, None);
             calls::reset(&self.device)?;
-            // A reset restores the command register; this makes sure of it.
+            // A reset restores the command register, so the bit is cleared again.
             self.set_command(0, BUS_MASTER)
         };
         stop().map_err(system(&self.address, "stopping it"))?;
@@ -280,7 +282,8 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    /// Returns a device that is a file with a set bus master bit, which the system cannot reset.
+    /// Returns a device that consists of a file, with the bus master bit set. The system cannot
+    /// reset it.
     fn function() -> Function {
         let file = tempfile::tempfile().unwrap();
         let fd = || OwnedFd::from(file.try_clone().unwrap());
@@ -319,7 +322,7 @@ mod tests {
         u16::from_le_bytes(bytes)
     }
 
-    /// Its previous domain may have changed its registers after it was stopped.
+    /// The previous domain may have changed the registers after the device was stopped.
     #[test]
     fn stopped_device_is_reset_before_the_next_start() {
         let function = function();

@@ -1,6 +1,6 @@
-//! PCI network devices for a domain, by VFIO: a device is bound to the kernel's driver `vfio-pci`,
-//! reset, and started and stopped. Only virtio-net devices and the Intel 82574 are supported, and
-//! only behind an IOMMU.
+//! PCI network devices for a domain, through VFIO. This module binds a device to the kernel's
+//! driver `vfio-pci`, resets, starts and stops it. It supports only virtio-net devices and the
+//! Intel 82574, and only behind an IOMMU.
 //!
 //! ```text
 //!   broker   PciBus: checks device and group, binds the driver, opens group and container
@@ -12,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`PciBus`] | the kernel's files of PCI devices |
-//! | `registers` | kinds of devices, and where the registers of a device lie |
+//! | `registers` | kinds of devices, and the locations of their registers |
 //! | [`Function`] | an open device |
 //! | `calls` | VFIO's system calls |
 

@@ -1,13 +1,13 @@
-//! Where the registers of a device lie. Those of a virtio device are described by capabilities in
-//! PCI configuration space (virtio 1.2, section 4.1.4, and PCI Local Bus 3.0, section 6.8.2); those
-//! of an 82574 have fixed places. The device has written all of this, so every number is checked.
+//! The locations of a device's registers. Capabilities in PCI configuration space describe those of
+//! a virtio device (virtio 1.2, section 4.1.4, and PCI Local Bus 3.0, section 6.8.2); those of an
+//! 82574 are fixed. The device writes the configuration space, so every number is checked.
 
 use abi::PAGE;
 use abi::pci::{INTEL_QUEUES_AT, PciKind, Structure, WINDOW_SLOTS};
 
-/// Bytes of a device's configuration space that hold its capabilities.
+/// Bytes of a device's configuration space that contain its capabilities.
 pub(super) const CONFIG_BYTES: usize = 256;
-/// The most capabilities that fit.
+/// Maximum number of capabilities in the configuration space.
 const CAPABILITIES_MAX: usize = 48;
 const DEVICE_AT: usize = 0x00;
 const STATUS_AT: usize = 0x06;
@@ -18,7 +18,7 @@ const MSIX_CAPABILITY: u8 = 0x11;
 /// Values of `cfg_type`.
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
-/// BARs of a device.
+/// Number of BARs of a device.
 const BARS: u8 = 6;
 /// Bytes of an entry of the MSI-X table.
 const MSIX_ENTRY: u64 = 16;
@@ -35,15 +35,15 @@ const INTEL_QUEUES: BarRange = BarRange {
     offset: INTEL_QUEUES_AT,
     bytes: 0x4000,
 };
-/// Vendors, and devices of the kind virtio-net: one that supports only the modern interface, and
-/// one that supports both.
+/// Ids of vendors, and of virtio-net devices: with the modern interface only, and with both
+/// interfaces.
 const VIRTIO: u16 = 0x1af4;
 const NET: [u16; 2] = [0x1041, TRANSITIONAL_NET];
 pub(super) const TRANSITIONAL_NET: u16 = 0x1000;
 const INTEL: u16 = 0x8086;
 const I82574: u16 = 0x10d3;
 
-/// Returns the kind of a device, or `None` if there is no driver for it.
+/// Returns the kind of a device, or `None` if it is not supported.
 pub(super) fn kind(vendor: u16, device: u16) -> Option<PciKind> {
     match (vendor, device) {
         (VIRTIO, device) if NET.contains(&device) => Some(PciKind::VirtioNet),
@@ -61,13 +61,13 @@ pub(super) struct BarRange {
 }
 
 impl BarRange {
-    /// Returns the pages that it touches.
+    /// Returns the pages that contain the range.
     pub(super) fn pages(self) -> std::ops::Range<u64> {
         let (start, page) = (u64::from(self.offset), PAGE as u64);
         start / page..(start + u64::from(self.bytes)).div_ceil(page)
     }
 
-    /// Cuts it to the pages that a domain has slots for.
+    /// Limits the range to the pages for which a domain has slots.
     fn cut(self) -> Self {
         let most = WINDOW_SLOTS * PAGE as u32 - self.offset % PAGE as u32;
         let bytes = self.bytes.min(most);
@@ -94,9 +94,9 @@ impl Registers {
         }
     }
 
-    /// Finds the registers by a device's configuration space. A domain that can write to the MSI-X
-    /// table could raise any interrupt on a system without interrupt remapping, so the table must
-    /// not share a page with the registers.
+    /// Finds the registers described by a device's configuration space. A domain with access to the
+    /// MSI-X table could raise any interrupt on a system without interrupt remapping, so the table
+    /// must not share a page with the registers.
     pub(super) fn find(config: &[u8; CONFIG_BYTES]) -> Result<Self, &'static str> {
         let ids = word(config, DEVICE_AT);
         let found = match kind(ids as u16, (ids >> 16) as u16) {
@@ -108,7 +108,7 @@ impl Registers {
             },
             Some(PciKind::VirtioNet) | None => Self::virtio(config)?,
         };
-        // The kernel uses the first one.
+        // The kernel uses the first MSI-X capability.
         let msix = capabilities(config).find(|&at| byte(config, at) == MSIX_CAPABILITY);
         let msix = msix_ranges(config, msix.ok_or("it has no MSI-X interrupts")?);
         let overlaps = |own: BarRange, other: (u8, u64, u64)| {
@@ -149,12 +149,12 @@ impl Registers {
     }
 }
 
-/// Returns the places of all capabilities.
+/// Returns the offsets of all capabilities.
 fn capabilities(config: &[u8; CONFIG_BYTES]) -> impl Iterator<Item = usize> + '_ {
     let has_any = byte(config, STATUS_AT) & HAS_CAPABILITIES != 0;
     let place = |at: usize| Some(usize::from(byte(config, at) & !3)).filter(|next| *next >= 0x40);
     let first = place(CAPABILITIES_AT).filter(|_| has_any);
-    // A device may link them in a circle.
+    // Bounded, because a device may link its capabilities in a circle.
     std::iter::successors(first, move |at| place(at + 1)).take(CAPABILITIES_MAX)
 }
 
@@ -236,21 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn interrupt_table_stays_out_of_reach() {
+    fn the_interrupt_table_is_not_mapped() {
         let shared = Registers::find(&config(0, 4)).unwrap_err();
         assert!(shared.contains("shares a page"), "{shared}");
         Registers::find(&config(0x1000, 4)).unwrap();
     }
 
     #[test]
-    fn nonsense_in_configuration_space_is_rejected() {
+    fn invalid_configuration_space_is_rejected() {
         let with = |at: usize, value: u8| {
             let mut config = config(0, 1);
             config[at] = value;
             Registers::find(&config)
         };
-        // Capabilities in a circle behind those that are needed, none at all, and a link to their
-        // own header.
+        // Capabilities in a circle after the required ones, no capabilities, and a link into the
+        // header.
         with(0x61, 0x60).unwrap();
         with(STATUS_AT, 0).unwrap_err();
         with(CAPABILITIES_AT, 0x04).unwrap_err();
@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(why, "it has no MSI-X interrupts");
     }
 
-    /// The capabilities of virtio, if it has any, mean nothing in another device.
+    /// Virtio capabilities in another type of device are ignored.
     #[test]
-    fn registers_of_an_82574_have_fixed_places() {
+    fn registers_of_an_82574_are_fixed() {
         let intel = |msix| {
             let mut config = config(0, msix);
             config[..4].copy_from_slice(&[0x86, 0x80, 0xd3, 0x10]);

@@ -1,4 +1,5 @@
-//! Sets up AF_XDP sockets, by the monitor. A socket receives everything that an interface receives.
+//! Sets up AF_XDP sockets for the monitor. A socket receives all packets that an interface
+//! receives.
 //!
 //! ```text
 //!   wire's namespace            a namespace without a name          domain
@@ -6,13 +7,13 @@
 //! ```
 //!
 //! If the wire is not an interface of the system, it is a veth pair with one end in the wire's
-//! namespace. The other end lies in a separate, unnamed namespace, where nothing else sends or
-//! listens. The kernel removes that namespace and the pair when the monitor ends, however it ends.
+//! namespace. The other end is in a separate, unnamed namespace in which no other program sends or
+//! listens. The kernel removes that namespace and the pair when the monitor exits for any reason.
 //!
-//! With dedicated queues for guests, `queues.rs` selects the socket of a frame, and `rules` the
-//! frames that may pass.
+//! With dedicated queues for guests, `queues.rs` selects the socket of a frame, and `rules` selects
+//! the frames that may pass.
 //!
-//! Between the two ends of a veth pair the kernel leaves checksums undone, and a socket cannot
+//! Between the two ends of a veth pair, the kernel does not compute checksums, and a socket cannot
 //! recognize such packets. So the sending end is configured to compute checksums.
 
 mod queues;

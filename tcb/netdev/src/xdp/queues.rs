@@ -5,14 +5,14 @@
 //!              MAC → queue                       MAC → queue = n, or dropped
 //! ```
 //!
-//! Both programs look up one map from MACs to queues, which stays with the process that set the
-//! interface up. The first program selects the queue; on a NIC of the system, the administrator
-//! does (`ethtool -N`). The second program checks again, because the sender's socket may remember a
-//! queue indefinitely: no frame for another MAC enters a guest's queue. Queue 0 is the shared one
-//! and accepts everything.
+//! Both programs use one map from MACs to queues, which only the process that set the interface up
+//! has. The first program selects the queue; for a NIC of the system, the administrator configures
+//! the selection (`ethtool -N`). The second program checks it again, because the sender's socket
+//! may cache a queue indefinitely. So no frame for another MAC enters a guest's queue. Queue 0 is
+//! the shared queue and accepts all frames.
 //!
-//! Each dedicated queue has a separate program, which the second program tail-calls: it drops
-//! frames that the firewall rules deny (`rules`). Without this program, everything is dropped.
+//! Each dedicated queue has a separate program, which the second program tail-calls. It drops
+//! frames that the firewall rules deny (`rules`). Without it, all frames of the queue are dropped.
 
 use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
@@ -35,17 +35,17 @@ const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_QUEUE: i16 = 16;
 /// Offset of `queue_mapping` in `struct __sk_buff`. The kernel selects the queue by this field,
-/// which holds the queue's number plus one.
+/// which contains the queue's number plus one.
 const SKB_QUEUE_MAPPING: i16 = 12;
-/// The return code that leaves the decision to the next program.
+/// Return code that leaves the decision to the next program.
 const TCX_NEXT: i32 = -1;
 /// Bytes of an Ethernet header.
 const ETHERNET: i32 = 14;
 const OTHERWISE: Label = Label(0);
-const CHOSEN: Label = Label(1);
+const SELECTED: Label = Label(1);
 const SHARED: Label = Label(2);
 
-/// The paths of an interface's frames. They last as long as this value.
+/// The programs and maps that direct an interface's frames. They exist as long as this value.
 #[derive(Debug)]
 pub(super) struct Paths {
     /// The socket of each queue.
@@ -59,8 +59,8 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Creates paths for an interface with `queues` dedicated queues besides the shared one; all
-    /// frames are dropped at first.
+    /// Creates the maps for an interface with `queues` dedicated queues in addition to the shared
+    /// one. All frames are dropped at first.
     pub(super) fn new(queues: u32) -> io::Result<Self> {
         if queues > 0 {
             steering::check_grace()?;
@@ -73,8 +73,8 @@ impl Paths {
         })
     }
 
-    /// Returns the XDP program. A frame without a socket is dropped and never reaches the system's
-    /// network stack.
+    /// Returns the XDP program. It drops frames without a socket, which therefore never enter the
+    /// system's network stack.
     pub(super) fn program(&self, queues: u32) -> io::Result<OwnedFd> {
         let mut program = Assembler::default();
         program.mov(R6, R1).load_u32(R7, R6, MD_QUEUE);
@@ -107,12 +107,12 @@ impl Paths {
                 .exit()
                 .label(SHARED);
         }
-        self.hand_over(&mut program);
+        self.redirect_to_socket(&mut program);
         program.load(ProgramType::Xdp)
     }
 
-    /// Redirects the frame in r6 to the socket of the queue that it arrived on.
-    fn hand_over(&self, program: &mut Assembler) {
+    /// Emits the redirection of the frame in r6 to the socket of its receive queue.
+    fn redirect_to_socket(&self, program: &mut Assembler) {
         program
             .load_map(R1, &self.sockets)
             .load_u32(R2, R6, MD_QUEUE)
@@ -121,16 +121,17 @@ impl Paths {
             .exit();
     }
 
-    /// Makes the other end of a pair, in the calling thread's namespace, select queues.
-    pub(super) fn choose_at(&mut self, far: &str) -> io::Result<()> {
+    /// Attaches the program that selects queues to the other end of a pair, `far`, in the calling
+    /// thread's namespace.
+    pub(super) fn select_queues_at(&mut self, far: &str) -> io::Result<()> {
         let mut program = Assembler::default();
         program.mov(R6, R1);
         look_up(&mut program, &self.macs, OTHERWISE)
             .load_u32(R7, R0, 0)
-            .jump_ne_imm(R7, QUEUE as i32, CHOSEN)
+            .jump_ne_imm(R7, QUEUE as i32, SELECTED)
             .label(OTHERWISE)
             .mov_imm(R7, QUEUE as i32)
-            .label(CHOSEN)
+            .label(SELECTED)
             .add_imm(R7, 1)
             .store_u32(R6, SKB_QUEUE_MAPPING, R7)
             .mov_imm(R0, TCX_NEXT)
@@ -141,7 +142,7 @@ impl Paths {
         Ok(())
     }
 
-    /// Keeps a program's link for the lifetime of this value.
+    /// Stores the link of a program, which remains attached for the lifetime of this value.
     pub(super) fn keep(&mut self, link: OwnedFd) {
         self.links.push(link);
     }
@@ -157,14 +158,15 @@ impl Paths {
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
-    /// Returns the descriptors that another process needs to adopt the paths.
+    /// Returns the descriptors that another process needs for [`Paths::adopt`].
     pub(super) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         let maps = [&self.sockets, &self.macs, &self.programs].map(AsFd::as_fd);
         let links = self.links.iter().map(AsFd::as_fd);
         maps.into_iter().chain(links).collect()
     }
 
-    /// Adopts the paths that another process created; `None` if the descriptors do not match.
+    /// Adopts the maps and links that another process created. Returns `None` if the descriptors do
+    /// not match.
     pub(super) fn adopt(kept: Vec<OwnedFd>) -> Option<Self> {
         let mut kept = kept.into_iter();
         Some(Self {
@@ -198,10 +200,10 @@ impl Paths {
         spec: &XdpQueue,
     ) -> io::Result<QueueSocket> {
         let denied = CounterMap::new(spec.rules.len() as u32)?;
-        let passed = |program: &mut Assembler| self.hand_over(program);
+        let passed = |program: &mut Assembler| self.redirect_to_socket(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(ProgramType::Xdp)?;
-        // Set it now, so that the start of the machine fails if the kernel refuses it. No MAC leads
-        // to the queue yet.
+        // Set now, so that the start of the machine fails if the kernel refuses the program. No MAC
+        // is directed to the queue yet.
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {
@@ -215,7 +217,7 @@ impl Paths {
     }
 }
 
-/// A dedicated queue of an interface: a socket over the memory into which one guest receives.
+/// A dedicated queue of an interface: a socket that receives into the memory of one guest.
 #[derive(Debug)]
 pub struct QueueSocket {
     socket: XdpSocket,
@@ -228,7 +230,7 @@ pub struct QueueSocket {
 }
 
 impl QueueSocket {
-    /// The rings that its receiver needs, in the order of their places in the window.
+    /// The rings that the receiver needs, in the order of their window slots.
     pub const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
 
     /// Returns the socket.
@@ -243,13 +245,14 @@ impl QueueSocket {
         Self::RINGS.map(|ring| self.socket.pages(ring))
     }
 
-    /// Returns the descriptor that another process needs, besides the socket, to adopt the queue.
+    /// Returns the descriptor that another process needs, in addition to the socket, to adopt the
+    /// queue.
     #[must_use]
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.denied.as_fd()
     }
 
-    /// Directs frames for the queue's MAC to it.
+    /// Directs frames for the queue's MAC to the queue.
     ///
     /// # Errors
     /// The kernel refused the change, or the queue has ended.
@@ -261,7 +264,7 @@ impl QueueSocket {
         self.paths.macs.set(&key(self.mac), self.queue)
     }
 
-    /// Returns the frames, and their bytes, that the rule of this number
+    /// Returns the numbers of frames and bytes that the rule with this number
     /// ([`abi::firewall::RuleLists`]) denied.
     ///
     /// # Errors
@@ -270,16 +273,16 @@ impl QueueSocket {
         self.denied.get(rule)
     }
 
-    /// Directs frames for the queue's MAC to the shared queue again, permanently. When this
-    /// returns, the kernel writes no frame into the queue's memory any more, whatever is in its
-    /// rings (the kernel copies), and counts none. Takes one grace period, once. Call it and
-    /// [`QueueSocket::enable`] from one thread only.
+    /// Permanently directs frames for the queue's MAC to the shared queue. When this function
+    /// returns, the kernel no longer writes frames into the queue's memory, regardless of the
+    /// rings' contents (the kernel copies), and no longer counts frames. The first call waits for
+    /// one grace period. Call this and [`QueueSocket::enable`] from one thread only.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::Relaxed) {
             return;
         }
-        // Only a fault of the kernel makes these fail; even then the queue receives only frames for
-        // its own MAC.
+        // These calls fail only because of a kernel bug. Even then, the queue receives only frames
+        // for its MAC.
         let _ = self.paths.macs.remove(&key(self.mac));
         let _ = self.paths.sockets.remove(&self.queue.to_ne_bytes());
         let _ = self.paths.programs.remove(&self.queue.to_ne_bytes());

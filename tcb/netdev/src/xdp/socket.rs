@@ -1,4 +1,4 @@
-//! An AF_XDP socket: its memory, its rings, and the queue that it is bound to (linux/if_xdp.h).
+//! An AF_XDP socket with its memory, rings and queue (linux/if_xdp.h).
 
 use super::shared::RingPages;
 use abi::xdp::{Counter, Ring, RingLayout};
@@ -25,7 +25,7 @@ impl XdpSocket {
         })
     }
 
-    /// Returns where the parts of a ring lie.
+    /// Returns the offsets of a ring's parts.
     #[must_use]
     pub fn layout(&self, ring: Ring) -> RingLayout {
         let found = self.layouts.get(ring.place() as usize).copied();
@@ -52,7 +52,7 @@ impl XdpSocket {
     }
 }
 
-/// The descriptor that the domain gets.
+/// The descriptor for the domain.
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -78,8 +78,9 @@ pub(super) fn create() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Binds the socket to a queue of an interface. Unless `copies` is set, the interface may write to
-/// the memory itself, if its driver supports that.
+/// Binds the socket to a queue of an interface. If `copies` is set, the kernel copies received
+/// frames. Otherwise the interface may write them to the socket's memory directly, if its driver
+/// supports this.
 pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -93,7 +94,7 @@ pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })
 }
 
-/// Returns where the parts of the rings lie, in the order of [`Ring::ALL`].
+/// Returns the offsets of the rings' parts, in the order of [`Ring::ALL`].
 fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
     // SAFETY: all fields are integers, for which zero is valid.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };

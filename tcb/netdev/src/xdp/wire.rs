@@ -1,12 +1,13 @@
-//! A wire: an interface, existing or one end of a new veth pair, whose packets a socket receives.
+//! A wire: an interface whose packets a socket receives. It is an existing interface or one end of
+//! a new veth pair.
 
 use super::queues::{Paths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
 use super::socket::{self, XdpSocket};
 use crate::bpf::attach_xdp;
 use crate::error::NetError;
-use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_SEGMENTS, SENDS_TAGS};
-use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
+use crate::ethtool::{Ethtool, RX_VLAN_FEATURES, TX_TSO_FEATURES, TX_VLAN_FEATURES};
+use crate::interface::{InterfaceNetwork, check, configure, failed, in_namespace, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Namespace};
 use abi::machine::Tap as TapSpec;
@@ -18,29 +19,29 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The name of the pair's end that the socket is bound to, alone in its namespace.
+/// Name of the pair's end to which the socket is bound. No other interface is in its namespace.
 const NEAR: &str = "xdp0";
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-const GIVEN: &str = "given to an AF_XDP socket";
+const BOUND_STEP: &str = "given to an AF_XDP socket";
 const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside a user \
                           namespace, and Linux 6.4; use kind = \"tap\" if they are missing";
 const TCX: &str = "dedicated queues need programs at egress (Linux 6.6); leave \
                    queues = \"vmq\" out otherwise";
 
-/// An interface and the programs that direct its packets to a socket, while there is one. It
-/// outlives the domain that uses the socket.
+/// An interface, and the programs that direct its packets to the open socket, if any. It outlives
+/// the domain that uses the socket.
 #[derive(Debug)]
 pub struct XdpInterface {
     spec: Xdp,
     /// Features that this system lacks.
     lacks: Vec<&'static str>,
-    /// The paths of its frames: removed with the last queue.
+    /// The programs and maps that direct the frames, removed with the last queue.
     paths: Arc<Paths>,
     /// The socket that keeps the interface promiscuous.
     promiscuous: Option<OwnedFd>,
-    // Declared last: dropped after everything that is bound to it.
+    // Declared last, so that it is dropped after the sockets and programs that are bound to it.
     pair: Option<Pair>,
 }
 
@@ -48,7 +49,7 @@ pub struct XdpInterface {
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: XdpSocket,
-    /// The wire that it is bound to.
+    /// The wire to which the socket is bound.
     _wire: Arc<XdpInterface>,
 }
 
@@ -60,7 +61,7 @@ pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, NetError> {
     Arc::new(XdpInterface::open(spec)?).bind(umem)
 }
 
-/// Checks whether this process can set up AF_XDP sockets, by setting one up and removing it.
+/// Checks whether this process can set up AF_XDP sockets: sets one up and removes it.
 ///
 /// # Errors
 /// The reason why it cannot.
@@ -93,10 +94,9 @@ pub fn probe() -> Result<(), NetError> {
 /// namespace.
 ///
 /// # Errors
-/// The interface does not exist, is down, or has other queues than the shared one and `queues`
-/// dedicated ones.
+/// The interface does not exist or is down, or its number of queues is not `queues` + 1.
 pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), NetError> {
-    in_place(netns, || inspect_here(ifname, netns, queues))?
+    in_namespace(netns, || inspect_here(ifname, netns, queues))?
 }
 
 fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), NetError> {
@@ -119,14 +119,14 @@ fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), Ne
         Err(error) => Err(NetError::Step {
             interface,
             namespace,
-            step: "asked for its queues",
+            step: "queried for its queues",
             error,
             hint: "see the kernel's log",
         }),
     }
 }
 
-/// Whether received frames are complete.
+/// Whether received frames contain checksums and VLAN tags.
 #[derive(Clone, Copy)]
 struct ReceivedFrames {
     checksums: bool,
@@ -141,18 +141,18 @@ impl ReceivedFrames {
 }
 
 /// Makes a veth's end send frames with checksums and VLAN tags.
-fn send_whole(ifname: &str) -> io::Result<()> {
+fn send_complete_frames(ifname: &str) -> io::Result<()> {
     let ethtool = Ethtool::open(ifname)?;
     ethtool.fill_in_checksums()?;
-    ethtool.switch_off(&SENDS_TAGS).map(drop)
+    ethtool.switch_off(&TX_VLAN_FEATURES).map(drop)
 }
 
-/// Makes an interface, and for a veth the other end, leave checksums and VLAN tags in frames, since
-/// a socket receives only bytes. Returns the features that may be missing: the other end is in
-/// another namespace, or the NIC always strips tags.
-fn receive_whole(ifname: &str) -> io::Result<ReceivedFrames> {
+/// Makes an interface, and for a veth the other end, leave checksums and VLAN tags in frames,
+/// because a socket receives only a frame's bytes. Returns whether this succeeded: it may fail if
+/// the other end is in another namespace, or if the NIC always strips tags.
+fn receive_complete_frames(ifname: &str) -> io::Result<ReceivedFrames> {
     let ethtool = Ethtool::open(ifname)?;
-    let tags = ethtool.switch_off(&RECEIVES_TAGS)?;
+    let tags = ethtool.switch_off(&RX_VLAN_FEATURES)?;
     if !ethtool.is_veth()? {
         return Ok(ReceivedFrames {
             tags,
@@ -168,14 +168,14 @@ fn receive_whole(ifname: &str) -> io::Result<ReceivedFrames> {
         });
     };
     let name = netlink.name(other)?;
-    send_whole(&name)?;
+    send_complete_frames(&name)?;
     Ok(ReceivedFrames {
         tags,
         ..ReceivedFrames::ALL
     })
 }
 
-/// Makes an interface accept frames for every address, until the socket is closed.
+/// Makes an interface accept frames for all addresses until the returned socket is closed.
 fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
@@ -205,12 +205,12 @@ fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
 }
 
 /// The programs that direct an interface's packets to sockets.
-struct Led {
+struct AttachedPrograms {
     paths: Paths,
     native: bool,
 }
 
-impl Led {
+impl AttachedPrograms {
     /// Attaches the programs, in the calling thread's namespace.
     fn new(ifname: &str, queues: u32) -> io::Result<Self> {
         let mut netlink = Netlink::open()?;
@@ -258,9 +258,9 @@ impl Led {
 }
 
 impl XdpInterface {
-    /// Sets up the interface that `spec` describes; packets are dropped until a socket is bound.
+    /// Sets up the interface that `spec` describes. Packets are dropped until a socket is bound.
     ///
-    /// The calling thread's own namespace does not change.
+    /// The calling thread's namespace does not change.
     ///
     /// # Errors
     /// The error names the step, the interface and the namespace, and says what to do.
@@ -272,33 +272,36 @@ impl XdpInterface {
                 let pair = Pair::new(far, spec.queues + 1)?;
                 let opened = pair.near.enter(|| {
                     let step = |step| failed(far, step, PRIVILEGES);
-                    Led::new(NEAR, spec.queues).map_err(step("made the wire of an AF_XDP socket"))
+                    AttachedPrograms::new(NEAR, spec.queues)
+                        .map_err(step("made the wire of an AF_XDP socket"))
                 });
-                let mut led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
-                in_place(far.netns.as_deref(), || {
+                let mut attached = opened.map_err(failed(far, "entered", PRIVILEGES))??;
+                in_namespace(far.netns.as_deref(), || {
                     if spec.queues > 0 {
                         let step = "configured to select queues";
-                        let chosen = led.paths.choose_at(&far.ifname);
+                        let chosen = attached.paths.select_queues_at(&far.ifname);
                         chosen.map_err(failed(far, step, TCX))?;
                     }
                     configure(far, &network)
                 })??;
-                Ok(led.into_wire(spec, ReceivedFrames::ALL, None, Some(pair)))
+                Ok(attached.into_wire(spec, ReceivedFrames::ALL, None, Some(pair)))
             }
             Netdev::Existing { ifname, netns } => {
-                let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
+                let (attached, whole, promiscuous) = in_namespace(netns.as_deref(), || {
                     let place = place(ifname, netns);
                     inspect_here(ifname, netns.as_deref(), spec.queues)?;
                     let step = "configured to carry complete frames";
                     let hint = "its VLAN tags or the checksums of its other end cannot be \
                                 switched off";
-                    let whole = receive_whole(ifname).map_err(failed(&place, step, hint))?;
-                    let taken = failed(&place, GIVEN, PRIVILEGES);
-                    let led = Led::new(ifname, spec.queues).map_err(taken)?;
+                    let whole =
+                        receive_complete_frames(ifname).map_err(failed(&place, step, hint))?;
+                    let attach_failed = failed(&place, BOUND_STEP, PRIVILEGES);
+                    let attached =
+                        AttachedPrograms::new(ifname, spec.queues).map_err(attach_failed)?;
                     let describe = failed(&place, "made promiscuous", PRIVILEGES);
-                    Ok((led, whole, promiscuous(ifname).map_err(describe)?))
+                    Ok((attached, whole, promiscuous(ifname).map_err(describe)?))
                 })??;
-                Ok(led.into_wire(spec, whole, Some(promiscuous), None))
+                Ok(attached.into_wire(spec, whole, Some(promiscuous), None))
             }
         }
     }
@@ -318,17 +321,17 @@ impl XdpInterface {
             entries: spec.entries,
             transmits: true,
         };
-        umem::register(&socket, &umem).map_err(failed(&self.place(), GIVEN, PRIVILEGES))?;
+        umem::register(&socket, &umem).map_err(failed(&self.place(), BOUND_STEP, PRIVILEGES))?;
         self.bind_socket(socket)
     }
 
-    /// Creates a socket that has no memory and is not bound, for [`XdpInterface::bind_socket`] or
-    /// [`XdpInterface::bind_queue`] once it has memory.
+    /// Creates a socket without memory that is not bound. Once it has memory, pass it to
+    /// [`XdpInterface::bind_socket`] or [`XdpInterface::bind_queue`].
     ///
     /// # Errors
     /// The kernel refused the request.
     pub fn socket(&self) -> Result<OwnedFd, NetError> {
-        self.there(|_| socket::create())
+        self.in_its_namespace(|_| socket::create())
     }
 
     /// Binds a socket that has its memory, and directs the wire's packets to it.
@@ -336,7 +339,7 @@ impl XdpInterface {
     /// # Errors
     /// As [`XdpInterface::bind`].
     pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, NetError> {
-        let socket = self.there(|index| {
+        let socket = self.in_its_namespace(|index| {
             socket::bind(&socket, index, QUEUE, false)?;
             self.paths.redirect(QUEUE, &socket)?;
             XdpSocket::new(socket, self.spec.entries)
@@ -371,7 +374,7 @@ impl XdpInterface {
             entries: spec.entries,
             transmits: false,
         };
-        umem::register(&socket, &umem).map_err(failed(&self.place(), GIVEN, PRIVILEGES))?;
+        umem::register(&socket, &umem).map_err(failed(&self.place(), BOUND_STEP, PRIVILEGES))?;
         self.bind_queue(spec, socket)
     }
 
@@ -381,11 +384,11 @@ impl XdpInterface {
     /// # Errors
     /// As [`XdpInterface::bind`]; or the kernel does not accept the program of the firewall rules.
     pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, NetError> {
-        // Bind first, since binding fails while the queue is busy, and takes less time than
-        // compiling and verifying the program. Copy mode only: an interface that writes to the
-        // memory itself would do so until the socket is closed, and the memory belongs to another
-        // domain.
-        self.there(|index| socket::bind(&socket, index, spec.queue, true))?;
+        // Bind first, because binding fails while the queue is busy, and takes less time than
+        // compiling and verifying the program. Only copy mode is safe: an interface that writes to
+        // the memory directly would do so until the socket is closed, and the memory belongs to
+        // another domain.
+        self.in_its_namespace(|index| socket::bind(&socket, index, spec.queue, true))?;
         let made = self.paths.queue(socket, spec);
         made.map_err(|error| {
             let place = self.place();
@@ -399,8 +402,8 @@ impl XdpInterface {
         })
     }
 
-    /// Adopts a dedicated queue whose socket another process has bound, from the descriptor kept
-    /// beside it ([`QueueSocket::kept`]).
+    /// Adopts a dedicated queue whose socket another process has bound, from the socket and that
+    /// process's [kept](QueueSocket::kept) descriptor.
     ///
     /// # Errors
     /// The descriptors do not match.
@@ -416,28 +419,28 @@ impl XdpInterface {
     /// Returns the descriptors that another process needs to adopt the wire.
     #[must_use]
     pub fn kept(&self) -> Vec<BorrowedFd<'_>> {
-        let of_its_own = match (&self.promiscuous, &self.pair) {
+        let own_fd = match (&self.promiscuous, &self.pair) {
             (Some(socket), _) => Some(socket.as_fd()),
             (None, Some(pair)) => Some(pair.near.as_fd()),
             (None, None) => None,
         };
-        of_its_own.into_iter().chain(self.paths.kept()).collect()
+        own_fd.into_iter().chain(self.paths.kept()).collect()
     }
 
-    /// Adopts the wire that another process has set up for `spec`, from the descriptors that it
-    /// kept.
+    /// Adopts the wire that another process has set up for `spec`, from the descriptors that
+    /// [`XdpInterface::kept`] returned.
     ///
     /// # Errors
     /// The descriptors do not match `spec`.
     pub fn adopt(spec: &Xdp, kept: Vec<OwnedFd>) -> io::Result<Self> {
         let mut kept = kept.into_iter();
         let missing = || io::Error::from(io::ErrorKind::InvalidInput);
-        let of_its_own = kept.next().ok_or_else(missing)?;
+        let own_fd = kept.next().ok_or_else(missing)?;
         let paths = Paths::adopt(kept.collect()).ok_or_else(missing)?;
         let (promiscuous, pair) = match spec.netdev {
-            Netdev::Existing { .. } => (Some(of_its_own), None),
+            Netdev::Existing { .. } => (Some(own_fd), None),
             Netdev::Veth(_) => {
-                let near = Namespace::from(of_its_own);
+                let near = Namespace::from(own_fd);
                 (None, Some(Pair { near }))
             }
         };
@@ -450,21 +453,23 @@ impl XdpInterface {
         })
     }
 
-    /// Runs `work` in the namespace of the interface, with its number.
-    fn there<T: Send>(
+    /// Runs `work` in the namespace of the interface, with the interface's number.
+    fn in_its_namespace<T: Send>(
         &self,
         work: impl FnOnce(u32) -> io::Result<T> + Send,
     ) -> Result<T, NetError> {
         let on = |ifname: &str| work(Netlink::open()?.index(ifname)?);
         let made: io::Result<_> = match (&self.spec.netdev, &self.pair) {
-            (Netdev::Existing { ifname, netns }, _) => in_place(netns.as_deref(), || on(ifname))?,
+            (Netdev::Existing { ifname, netns }, _) => {
+                in_namespace(netns.as_deref(), || on(ifname))?
+            }
             (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| on(NEAR)).and_then(|made| made),
             (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
         };
-        made.map_err(failed(&self.place(), GIVEN, PRIVILEGES))
+        made.map_err(failed(&self.place(), BOUND_STEP, PRIVILEGES))
     }
 
-    /// Returns the interface, for messages.
+    /// Returns a specification that names the interface in messages.
     fn place(&self) -> TapSpec {
         match &self.spec.netdev {
             Netdev::Existing { ifname, netns } => place(ifname, netns),
@@ -485,7 +490,7 @@ impl XdpInterface {
     }
 }
 
-/// Returns an existing interface, for messages.
+/// Returns a specification that names an existing interface in messages.
 fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
     TapSpec {
         ifname: ifname.to_owned(),
@@ -501,8 +506,8 @@ impl XdpDevice {
         &self.socket
     }
 
-    /// Returns whether the kernel copies received frames because the interface cannot write them
-    /// itself.
+    /// Returns whether the kernel copies received frames, because the interface cannot write them
+    /// to the socket's memory.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         let options = rustix::net::sockopt::xdp_options(self.socket.as_fd());
@@ -523,8 +528,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Creates a pair with one end in a new namespace and the other as `far` describes it, except
-    /// for what [`configure`] sets. Frames sent by `far` use `queues` queues.
+    /// Creates a pair with one end in a new namespace, and the other end with the name, namespace
+    /// and MTU of `far`; [`configure`] sets the rest. Frames that `far` sends use `queues` queues.
     fn new(far: &TapSpec, queues: u32) -> Result<Self, NetError> {
         let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
         let path = match &far.netns {
@@ -538,9 +543,9 @@ impl Pair {
         let made = near.enter(|| {
             let mut netlink = Netlink::open()?;
             netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd(), queues)?;
-            // The far end aggregates (GRO) only if this end does not send segments above the MTU,
-            // which an AF_XDP socket never does.
-            Ethtool::open(NEAR)?.switch_off(&SENDS_SEGMENTS)?;
+            // The far end aggregates packets (GRO) only if segmentation is disabled on this end. An
+            // AF_XDP socket never sends segments above the MTU.
+            Ethtool::open(NEAR)?.switch_off(&TX_TSO_FEATURES)?;
             let index = netlink.index(NEAR)?;
             netlink.set_link(index, None, far.mtu, 0)
         });
@@ -555,7 +560,7 @@ impl Pair {
             made => made.map_err(failed(far, "created", PRIVILEGES))?,
         }
         let pair = Self { near };
-        let whole = in_place(far.netns.as_deref(), || send_whole(&far.ifname));
+        let whole = in_namespace(far.netns.as_deref(), || send_complete_frames(&far.ifname));
         let hint = "its checksums or VLAN tags cannot be switched off";
         whole?.map_err(failed(far, "configured to carry complete frames", hint))?;
         Ok(pair)
@@ -564,7 +569,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // The kernel would also remove it with its namespace, but later.
+        // The kernel would also remove the pair with its namespace, but later.
         let _ = self.near.enter(|| {
             let mut netlink = Netlink::open()?;
             let index = netlink.index(NEAR)?;

@@ -1,4 +1,4 @@
-//! Checks of devices, against a tree that looks like the kernel's.
+//! Checks of devices, against a tree of files like the kernel's.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -130,7 +130,7 @@ fn device_of_another_kind_is_refused() {
 }
 
 #[test]
-fn without_an_iommu_nothing_is_bound() {
+fn no_device_is_bound_without_an_iommu() {
     let tree = Tree::new();
     tree.write("groups/7/name", "vfio-noiommu\n");
     assert!(tree.refusal().contains("is not behind an IOMMU"));
@@ -141,7 +141,7 @@ fn without_an_iommu_nothing_is_bound() {
 }
 
 #[test]
-fn device_in_use_is_left_alone() {
+fn a_device_in_use_is_not_changed() {
     let tree = Tree::new();
     tree.set_driver(ADDRESS, "virtio-pci");
     let error = tree.bus.bind(ADDRESS).unwrap_err().to_string();
@@ -163,7 +163,7 @@ fn group_with_a_device_in_use_is_refused() {
 }
 
 #[test]
-fn inspection_refuses_what_binding_or_opening_would() {
+fn inspection_finds_errors_of_binding_and_opening() {
     let tree = Tree::new();
     let of = |name: &str| format!("pci/devices/{ADDRESS}/{name}");
     let inspect = || tree.bus.inspect(ADDRESS).map_err(|error| error.to_string());
@@ -186,12 +186,12 @@ fn inspection_refuses_what_binding_or_opening_would() {
 #[test]
 fn device_is_bound_and_unbound() {
     let tree = Tree::new();
-    // The kernel would now probe the driver; here nothing does.
+    // The kernel would now probe the driver; the test's tree has no kernel.
     let error = tree.bus.bind(ADDRESS).unwrap_err();
     assert!(matches!(error, PciError::NotBound(_)), "{error}");
     let choice = format!("pci/devices/{ADDRESS}/driver_override");
     assert_eq!(tree.read("pci/drivers_probe"), ADDRESS);
-    // The text of the choice is removed by overwriting the first byte of the file.
+    // The kernel clears the choice on a line feed; in the test's file, only the first byte changes.
     assert_eq!(tree.read(&choice), "\nfio-pci");
     tree.write(&choice, "vfio-pci");
     tree.set_driver(ADDRESS, "vfio-pci");

@@ -1,8 +1,8 @@
-//! Extracts the fields of a frame that rules match, as `net`'s parser finds them in a snapshot of
-//! 128 bytes: at most two VLAN tags, eight extension headers, and nothing that extends beyond these
+//! Extracts the fields of a frame that rules match. The result equals that of `net`'s parser for a
+//! snapshot of 128 bytes: at most two VLAN tags and eight extension headers, all within these
 //! bytes.
 //!
-//! A helper that checks the frame's length reads every byte; offsets are numbers, never pointers.
+//! A helper that checks the frame's length reads all bytes. Offsets are numbers, never pointers.
 //!
 //! | register | while headers are parsed |
 //! |---|---|
@@ -11,17 +11,18 @@
 //! | r8 | EtherType, then protocol |
 //! | r9 | length of the snapshot |
 //!
-//! The program keeps the fields on the stack, in places whose values the verifier does not track:
-//! otherwise it would follow each value through all rules. For untracked values it assumes both
-//! results of a comparison, and visits every rule once.
+//! The program stores the fields on the stack, at offsets whose values the verifier does not track.
+//! Otherwise the verifier would follow each value through all rules. For untracked values, it
+//! assumes both results of a comparison, and visits every rule once.
 
 use crate::bpf::{
     Assembler, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, XDP_GET_BUFF_LEN, XDP_LOAD_BYTES,
 };
 
-/// The port of a packet without ports: outside the range of ports.
+/// The port of a packet without ports. It is outside the range of ports.
 const ABSENT: i32 = 1 << 16;
-/// A field that the frame has but does not show: outside the range of all fields.
+/// The value of a field that the program cannot read, for example a fragment's port. It is outside
+/// the range of all fields.
 pub(super) const HIDDEN: i32 = 1 << 17;
 
 /// EtherTypes.
@@ -31,8 +32,8 @@ const ARP: i32 = 0x0806;
 const REVERSE_ARP: i32 = 0x8035;
 const VLAN: i32 = 0x8100;
 const SERVICE_VLAN: i32 = 0x88a8;
-/// Smaller values are lengths of 802.3 frames.
-const LENGTHS: i32 = 1536;
+/// Smallest EtherType. Smaller values are lengths of 802.3 frames.
+const ETHERTYPE_MIN: i32 = 1536;
 
 /// IP protocols.
 const FRAGMENT: i32 = 44;
@@ -42,7 +43,7 @@ const EXTENSIONS: [i32; 6] = [0, 43, FRAGMENT, AUTHENTICATION, 60, 135];
 /// Protocols whose header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
 
-/// Bytes of a snapshot.
+/// Size of a snapshot in bytes.
 const SNAPSHOT: i32 = 128;
 const ETHERNET: i32 = 14;
 const MAX_TAGS: usize = 2;
@@ -52,11 +53,11 @@ const MAX_EXTENSIONS: usize = 8;
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;
-/// The number of bytes, starting at the EtherType, that are read at once for nearly all frames: for
-/// a frame without a tag, up to an IPv6 header and two ports.
-const AT_ONCE: i32 = 2 + 40 + 4;
-const HAS_ROOM: i32 = ETHERNET - 2 + AT_ONCE;
-/// The offset of the transport header then.
+/// Number of bytes, starting at the EtherType, that one call reads for nearly all frames. For a
+/// frame without a tag, they contain an IPv6 header and two ports.
+const PREFETCH_BYTES: i32 = 2 + 40 + 4;
+const PREFETCH_FRAME_MIN: i32 = ETHERNET - 2 + PREFETCH_BYTES;
+/// Offsets of the transport header in a frame without tags, IPv4 options and extension headers.
 const TRANSPORT4: i32 = ETHERNET + 20;
 const TRANSPORT6: i32 = ETHERNET + 40;
 
@@ -64,7 +65,7 @@ const fn half(bytes: [u8; 2]) -> u32 {
     u16::from_ne_bytes(bytes) as u32
 }
 
-// The stack. The key of a counter lies above. The verifier does not track the value of an
+// Offsets on the stack, below the key of a counter. The verifier does not track the value of an
 // eight-byte slot of which only the upper half is written.
 /// The protocol, or [`HIDDEN`]; for other frames than IP, the EtherType.
 pub(super) const NUMBER: i16 = -12;
@@ -74,7 +75,7 @@ pub(super) const SOURCE_PORT: i16 = -20;
 pub(super) const DESTINATION_PORT: i16 = -28;
 /// An IP header without options.
 const IP: i16 = -72;
-/// Any shorter header.
+/// A header of at most 8 bytes.
 const SHORT: i16 = -80;
 /// The offset of the IP header.
 const IP_AT: i16 = -88;
@@ -84,13 +85,13 @@ pub(super) const DESTINATION4: i16 = IP + 16;
 pub(super) const SOURCE6: i16 = IP + 8;
 pub(super) const DESTINATION6: i16 = IP + 24;
 
-/// Where the program continues.
+/// The labels at which the program continues after parsing, by the class of the frame.
 pub(super) struct HeaderBlocks {
     /// For an IPv4 packet.
     pub(super) ipv4: Label,
     /// For an IPv6 packet.
     pub(super) ipv6: Label,
-    /// For another frame, whose EtherType is known.
+    /// For a frame with another known EtherType.
     pub(super) other: Label,
     /// For a frame marked as IPv4 whose headers cannot be parsed.
     pub(super) hidden4: Label,
@@ -136,8 +137,9 @@ pub(super) fn follow(program: &mut Assembler, found: &HeaderBlocks) {
         .jump_eq_imm(R8, IPV6.into(), ipv6)
         .jump_eq_imm(R8, ARP, arp)
         .jump_eq_imm(R8, REVERSE_ARP, arp)
-        .jump_gt_imm(R8, LENGTHS - 1, other);
-    // 802.3: some stacks accept packets disguised like this.
+        .jump_gt_imm(R8, ETHERTYPE_MIN - 1, other);
+    // A frame with an 802.3 length may carry a packet behind a SNAP header, which some stacks
+    // accept.
     load(program, 6, SHORT, other);
     unless_begins(program, SNAP_BEGINS, other).jump(found.hidden);
     // ARP is checked only behind a tag: without a tag its EtherType is always known, and rules
@@ -165,8 +167,8 @@ fn tags(program: &mut Assembler, network: Label, too_many: Label) {
     let [short, first] = std::array::from_fn(|_| program.fresh());
     program
         .mov_imm(R7, ETHERNET - 2)
-        .jump_lt_imm(R9, HAS_ROOM, short);
-    load(program, AT_ONCE, IP - 2, too_many);
+        .jump_lt_imm(R9, PREFETCH_FRAME_MIN, short);
+    load(program, PREFETCH_BYTES, IP - 2, too_many);
     program.load_u16(R8, R10, IP - 2).jump(first).label(short);
     load(program, 2, SHORT, too_many);
     program.load_u16(R8, R10, SHORT).label(first);
@@ -201,7 +203,7 @@ fn ipv4(program: &mut Assembler, found: &HeaderBlocks) {
         .add(R7, R1)
         .jump_gt(R7, R9, malformed)
         .load_u8(R8, R10, IP + 9)
-        // Whether it is a later fragment, without a transport header.
+        // The fragment offset in r1: a later fragment has no transport header.
         .load_u16(R1, R10, IP + 6)
         .swap_be16(R1)
         .and_u32(R1, 0x1fff);
@@ -231,19 +233,19 @@ fn ipv6(program: &mut Assembler, found: &HeaderBlocks) {
         .jump(transport)
         .label(obscure)
         .mov_imm(R8, HIDDEN);
-    leave(program, HIDDEN).jump(found.ipv6);
+    store_without_ports(program, HIDDEN).jump(found.ipv6);
     program.label(end).mov_imm(R1, 0).label(transport);
     ports(program, TRANSPORT6, found.ipv6);
     program.label(malformed);
     hidden(program, found.hidden6, found.hidden);
 }
 
-/// Skips one extension header. Continues at `end` if there is none, and at `later` after the header
-/// of a later fragment.
+/// Skips one extension header. Continues at `end` if the next header is not an extension header,
+/// and at `later` after the header of a later fragment.
 fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label) {
-    let [there, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
-    unless_extension(program, there).jump(end).label(there);
-    // No extension header is shorter.
+    let [present, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
+    unless_extension(program, present).jump(end).label(present);
+    // 8 bytes are the minimum length of an extension header.
     load(program, 8, SHORT, malformed);
     program
         .load_u8(R2, R10, SHORT)
@@ -271,60 +273,60 @@ fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label
         .label(next);
 }
 
-/// Continues at `there` if r8 is the protocol of an extension header.
-fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
+/// Continues at `present` if r8 is the protocol of an extension header.
+fn unless_extension(program: &mut Assembler, present: Label) -> &mut Assembler {
     for extension in EXTENSIONS {
-        program.jump_eq_imm(R8, extension, there);
+        program.jump_eq_imm(R8, extension, present);
     }
     program
 }
 
-/// Stores the ports of the packet whose transport header begins at r7, and continues at `to`; r1
-/// says whether it is a fragment without one. Bytes at `usual` may have been fetched with the IP
-/// header.
+/// Stores the ports of the packet whose transport header begins at r7, and continues at `to`. If r1
+/// is not zero, the packet is a fragment without a transport header. Bytes at `usual` may have been
+/// fetched with the IP header.
 fn ports(program: &mut Assembler, usual: i32, to: Label) {
-    let [has, hidden, elsewhere, there] = std::array::from_fn(|_| program.fresh());
+    let [has, hidden, elsewhere, loaded] = std::array::from_fn(|_| program.fresh());
     let fetched = IP + (usual - ETHERNET) as i16;
     for protocol in WITH_PORTS {
         program.jump_eq_imm(R8, protocol, has);
     }
-    leave(program, ABSENT)
+    store_without_ports(program, ABSENT)
         .jump(to)
         .label(has)
         .jump_ne_imm(R1, 0, hidden)
         .jump_ne_imm(R7, usual, elsewhere)
-        .jump_lt_imm(R9, HAS_ROOM, elsewhere)
+        .jump_lt_imm(R9, PREFETCH_FRAME_MIN, elsewhere)
         .load_u16(R1, R10, fetched)
         .load_u16(R2, R10, fetched + 2)
-        .jump(there)
+        .jump(loaded)
         .label(elsewhere);
     load(program, 4, SHORT, hidden);
     program
         .load_u16(R1, R10, SHORT)
         .load_u16(R2, R10, SHORT + 2)
-        .label(there)
+        .label(loaded)
         .swap_be16(R1)
         .swap_be16(R2);
-    leave_ports(program).jump(to).label(hidden);
-    leave(program, HIDDEN).jump(to);
+    store_ports(program).jump(to).label(hidden);
+    store_without_ports(program, HIDDEN).jump(to);
 }
 
-/// Stores protocol r8, and `ports`, which is not a port number, in place of both ports.
-fn leave(program: &mut Assembler, ports: i32) -> &mut Assembler {
+/// Stores protocol r8, and the value `ports`, which is not a port number, for both ports.
+fn store_without_ports(program: &mut Assembler, ports: i32) -> &mut Assembler {
     program.mov_imm(R1, ports).mov_imm(R2, ports);
-    leave_ports(program)
+    store_ports(program)
 }
 
 /// Stores protocol r8 and the ports in r1 and r2.
-fn leave_ports(program: &mut Assembler) -> &mut Assembler {
+fn store_ports(program: &mut Assembler) -> &mut Assembler {
     program
         .store_u32(R10, NUMBER, R8)
         .store_u32(R10, SOURCE_PORT, R1)
         .store_u32(R10, DESTINATION_PORT, R2)
 }
 
-/// Continues, if headers cannot be parsed, at `plain` if no tag hides the EtherType, and at
-/// `tagged` otherwise.
+/// Continues with a frame whose headers cannot be parsed: at `plain` if the frame has no tags, and
+/// at `tagged` otherwise.
 fn hidden(program: &mut Assembler, plain: Label, tagged: Label) {
     program
         .load_u32(R1, R10, IP_AT)
@@ -332,7 +334,7 @@ fn hidden(program: &mut Assembler, plain: Label, tagged: Label) {
         .jump(plain);
 }
 
-/// Continues at `otherwise` unless the 6 loaded bytes are these.
+/// Continues at `otherwise` unless the 6 loaded bytes are `first` and `last`.
 fn unless_begins(
     program: &mut Assembler,
     (first, last): (u32, u32),
@@ -350,13 +352,13 @@ fn unless_begins(
 /// Loads the first `bytes` bytes of the IP header at r7 onto the stack unless they were fetched
 /// already, or continues at `otherwise`.
 fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
-    let [missing, there] = std::array::from_fn(|_| program.fresh());
+    let [missing, present] = std::array::from_fn(|_| program.fresh());
     program
-        .jump_lt_imm(R9, HAS_ROOM, missing)
-        .jump_eq_imm(R7, ETHERNET, there)
+        .jump_lt_imm(R9, PREFETCH_FRAME_MIN, missing)
+        .jump_eq_imm(R7, ETHERNET, present)
         .label(missing);
     load(program, bytes, IP, otherwise);
-    program.label(there);
+    program.label(present);
 }
 
 /// Loads the `bytes` bytes at r7 onto the stack, or continues at `otherwise` if the snapshot does

@@ -1,18 +1,18 @@
-//! Firewall rules as a program: the kernel runs it on a frame before it writes any byte of the
-//! frame into a guest's page. It decides on every frame as the bridge would (`specs/bridge.md`,
-//! BR-18 and BR-20). It cannot leave frames to the shared queue, because a socket receives no
-//! frames of another queue.
+//! Firewall rules as a program. The kernel runs the program on a frame before it writes any byte of
+//! the frame into a guest's page. The program's decision on a frame equals the bridge's
+//! (`specs/bridge.md`, BR-18 and BR-20). The program cannot leave frames to the shared queue,
+//! because a socket receives no frames of another queue.
 //!
 //! | module | job |
 //! |---|---|
 //! | `headers` | extraction of the fields that rules match |
-//! | here | the rules, compiled for each kind of frame |
+//! | this module | the rules, compiled for each class of frames |
 //!
-//! Rules are code, not data: rules that a class of frames cannot match are left out, and fields
-//! that a rule does not match cost nothing. The program has no loop and no pointer into the frame,
-//! so the verifier's work is about proportional to its length. Doubt counts against a frame: a
-//! hidden field matches every rule that denies, and none that allows. So the value *hidden* needs
-//! no representation: a rule's action determines the result of a comparison with it.
+//! Rules become code, not data: the compiler omits rules that a class of frames cannot match, and a
+//! rule costs nothing for fields that it does not match. The program has no loop and no pointer
+//! into the frame, so the verifier's work is about proportional to its length. A field that the
+//! program cannot read (*hidden*) matches all rules that deny and no rule that allows, so the
+//! action of a rule determines the result of a comparison with such a field.
 
 mod headers;
 #[cfg(test)]
@@ -30,23 +30,24 @@ use headers::{
 use std::io;
 use std::net::IpAddr;
 
-/// Where on the stack a rule's number is stored.
+/// Stack offset of a rule's number.
 const KEY: i16 = -8;
 
-/// Classes of frames that are distinguished when rules are compiled.
+/// Classes of frames, for which rules are compiled separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Ipv4,
     Ipv6,
-    /// Not IP, with some EtherType.
+    /// Frames with a known EtherType other than IP.
     Other,
 }
 
-/// Emits a program that drops the frames that the rules deny, counts them by the rule's number in
-/// `denied`, and continues with `passed` for the others; r6 is the frame there.
+/// Emits a program that drops the frames that the rules deny, and counts them by the rule's number
+/// in `denied`. For all other frames, the program continues with the code of `passed`, with the
+/// frame in r6.
 ///
 /// # Errors
-/// A rule has a range of ports that ends before it begins.
+/// A rule has a range of ports whose end is less than its beginning.
 pub(super) fn compile(
     rules: &RuleLists,
     denied: &CounterMap,
@@ -104,8 +105,8 @@ pub(super) fn compile(
     Ok(program)
 }
 
-/// Counts a frame for the rule whose number is in r7; jumps to `otherwise` if there is no such
-/// counter.
+/// Emits code that counts a frame for the rule whose number is in r7, and jumps to `otherwise` if
+/// the counter does not exist.
 fn count(program: &mut Assembler, denied: &CounterMap, otherwise: Label) {
     program
         .mov(R1, R6)
@@ -130,7 +131,7 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// Emits both lists for frames of a class.
+    /// Emits both lists of rules for frames of a class.
     fn class(&mut self, class: Class) {
         let rules = self.rules;
         let second = self.program.fresh();
@@ -144,11 +145,11 @@ impl Compiler<'_> {
         }
     }
 
-    /// Emits a list whose first rule has the number `first`; frames that a rule allows continue at
-    /// `allowed`. Returns whether frames may remain that match no rule.
+    /// Emits a list whose first rule has the number `first`. Frames that a rule allows continue at
+    /// `allowed`. Returns whether some frames may match no rule.
     fn list(&mut self, list: &[RuleRecord], first: i32, class: Class, allowed: Label) -> bool {
         for (number, rule) in (first..).zip(list) {
-            if !class.may_fit(rule) {
+            if !class.may_match(rule) {
                 continue;
             }
             let next = self.program.fresh();
@@ -170,7 +171,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Continues at `next` unless the frame matches a rule's conditions.
+    /// Emits a jump to `next` for frames that do not match a rule's conditions.
     fn conditions(&mut self, rule: &RuleRecord, class: Class, next: Label) {
         if class == Class::Other {
             if let Some(ethertype) = rule.ethertype {
@@ -203,8 +204,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Continues at `next` unless the number at `at` of the stack is one of `first ..= last`, or
-    /// hidden from a rule that denies.
+    /// Emits a jump to `next` unless the number at stack offset `at` is one of `first ..= last`. A
+    /// hidden number matches if the rule denies.
     fn range(&mut self, at: i16, (first, last): (i32, i32), allow: bool, next: Label) {
         let fits = self.program.fresh();
         self.program.load_u32(R1, R10, at);
@@ -217,13 +218,13 @@ impl Compiler<'_> {
             .label(fits);
     }
 
-    /// Continues at `next` unless the address at `at` of the stack begins with these bits.
+    /// Emits a jump to `next` unless the address at stack offset `at` begins with the prefix.
     fn prefix(&mut self, prefix: RulePrefix, at: i16, next: Label) {
         match prefix.address {
             IpAddr::V4(address) => {
                 let rest = 32u32.saturating_sub(prefix.bits.into());
                 let mask = u32::MAX.checked_shl(rest).unwrap_or(0);
-                // As a load of the wire's bytes yields them.
+                // The values that a load of the frame's bytes gives.
                 let loaded = |word: u32| u32::from_ne_bytes(word.to_be_bytes());
                 if mask != 0 {
                     self.program
@@ -254,10 +255,11 @@ impl Compiler<'_> {
         }
     }
 
-    /// Emits the decision on frames of which at most the EtherType is known.
+    /// Emits the decision on frames whose headers cannot be parsed, with the EtherType if it is
+    /// known.
     fn hidden(&mut self, ethertype: Option<u16>) {
         let decides = |rule: &&RuleRecord| {
-            let asks = rule.protocol.is_some()
+            let has_conditions = rule.protocol.is_some()
                 || rule.source.is_some()
                 || rule.destination.is_some()
                 || rule.source_ports.is_some()
@@ -265,7 +267,7 @@ impl Compiler<'_> {
             match (rule.ethertype, ethertype) {
                 (Some(own), Some(other)) if own != other => false,
                 (Some(_), None) => !rule.allow,
-                _ => !(rule.allow && asks),
+                _ => !(rule.allow && has_conditions),
             }
         };
         let mut first = 0;
@@ -284,13 +286,13 @@ impl Compiler<'_> {
 
 impl Class {
     /// Returns whether a rule may match a frame of this class.
-    fn may_fit(self, rule: &RuleRecord) -> bool {
+    fn may_match(self, rule: &RuleRecord) -> bool {
         let prefixes = [rule.source, rule.destination].into_iter().flatten();
         let of_version = |v4: bool| {
             let mut prefixes = prefixes.clone();
             prefixes.all(|prefix| prefix.address.is_ipv4() == v4)
         };
-        let ethertype = |own: u16| rule.ethertype.is_none_or(|wanted| wanted == own);
+        let ethertype = |own: u16| rule.ethertype.is_none_or(|required| required == own);
         match self {
             Self::Ipv4 => ethertype(headers::IPV4) && of_version(true),
             Self::Ipv6 => ethertype(headers::IPV6) && of_version(false),

@@ -1,5 +1,5 @@
-//! The program against the bridge: for random rules and random frames, both pass the same frames,
-//! and the same rule counts each denied frame.
+//! Comparison of the program with the bridge: for random rules and random frames, both pass the
+//! same frames, and the same rule counts each denied frame.
 
 use super::*;
 use crate::bpf::ProgramType;
@@ -36,7 +36,7 @@ struct TestRun {
     duration: u32,
 }
 
-/// Rules as the kernel runs them.
+/// Rules as a program in the kernel.
 struct Compiled {
     program: OwnedFd,
     denied: CounterMap,
@@ -83,7 +83,7 @@ impl Compiled {
     }
 }
 
-/// Returns whether programs can be loaded; reports a skipped test if not.
+/// Returns whether programs can be loaded. Reports a skipped test if they cannot.
 fn has_bpf() -> bool {
     match Compiled::new(&RuleLists::default()) {
         Ok(_) => true,
@@ -136,7 +136,7 @@ impl Oracle {
         }
     }
 
-    /// Returns the frames and bytes that each rule that denies has matched.
+    /// Returns the numbers of frames and bytes that each denying rule has matched.
     fn counts(&self, rules: &RuleLists) -> Vec<[u64; 2]> {
         let of = |port, rules: &[RuleRecord]| {
             let counts: Vec<_> = self.bridge.rule_counts(port).collect();
@@ -228,7 +228,7 @@ fn rules() -> impl Strategy<Value = RuleLists> {
     })
 }
 
-/// IPv4 headers of all shapes, valid and invalid.
+/// Valid and invalid IPv4 headers of all forms.
 fn ipv4() -> impl Strategy<Value = Vec<u8>> {
     (
         prop_oneof![4 => Just(0x45u8), 2 => 0x45u8..=0x4f, 1 => proptest::num::u8::ANY],
@@ -255,7 +255,7 @@ fn ipv4() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn ipv6() -> impl Strategy<Value = Vec<u8>> {
-    // First fragments, including ones with reserved bits set, and later ones.
+    // First fragments, some with reserved bits set, and later fragments.
     let fragment = select(vec![[0u8, 0], [0, 1], [0, 7], [0, 8], [1, 1]]);
     let extension = (
         select(vec![0u8, 43, 44, 51, 60, 135]),
@@ -267,7 +267,7 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             3 => prop::collection::vec(extension.clone(), 0..=1),
             2 => prop::collection::vec(extension, 0..=10),
-            // Up to the parser's maximum, and one more.
+            // Around the parser's maximum.
             2 => prop::collection::vec(Just((60u8, 0u8, [1u8, 4])), 7..=9),
         ],
         select(&PROTOCOLS[..]),
@@ -315,7 +315,7 @@ fn arp() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Frames for the guest: matching their EtherType or not, truncated, or with one wrong byte.
+/// Frames for the guest, some with the wrong EtherType, truncated, or with one wrong byte.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop_oneof![
         5 => Just(Vec::new()),
@@ -350,8 +350,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Returns the time until which `cargo xtask fuzz-smoke` wants further cases, which are different
-/// each time.
+/// Returns the end of the time that `cargo xtask fuzz-smoke` sets for further random cases.
 fn fuzzed_until() -> Instant {
     let seconds = std::env::var("GRANTWAY_FUZZ_SECONDS").ok();
     let seconds = seconds.and_then(|text| text.parse().ok());
@@ -372,7 +371,7 @@ fn the_kernel_decides_like_the_bridge() {
     let frames = prop::collection::vec(frame(), 50);
     let decided = [const { Cell::new(0u32) }; 2];
     let until = fuzzed_until();
-    let mut judge = || {
+    let mut compare = || {
         runner.run(&(rules(), &frames), |(rules, frames)| {
             let (program, mut oracle) = (Compiled::new(&rules).unwrap(), Oracle::new(&rules));
             for frame in &frames {
@@ -385,9 +384,9 @@ fn the_kernel_decides_like_the_bridge() {
             Ok(())
         })
     };
-    judge().unwrap();
+    compare().unwrap();
     while Instant::now() < until {
-        judge().unwrap();
+        compare().unwrap();
     }
     // The generated frames are neither all denied nor all passed.
     assert!(
@@ -396,13 +395,13 @@ fn the_kernel_decides_like_the_bridge() {
     );
 }
 
-/// The maximum number of rules of a NIC and of an interface.
+/// Maximum number of rules of a NIC and of an interface.
 const RULES: usize = 256;
 
-/// Returns the rule of this number in a long list, which uses every condition of IPv6, the
-/// conditions that both versions have, or either in turn. A packet from and to port 1000 + `number`
-/// matches this rule and none before it.
-fn asks_for_much(kind: usize, number: usize, allow: bool) -> RuleRecord {
+/// Returns the rule with this number in a long list. By `kind`, the rules use every condition of
+/// IPv6 (0), the conditions that both IP versions have (1), or both forms in turn (2). A packet
+/// from and to port 1000 + `number` matches this rule and no rule before it.
+fn rule_with_many_conditions(kind: usize, number: usize, allow: bool) -> RuleRecord {
     let ports = Some((1, 1000 + number as u16));
     let both = RuleRecord {
         protocol: Some(17),
@@ -427,10 +426,10 @@ fn asks_for_much(kind: usize, number: usize, allow: bool) -> RuleRecord {
     }
 }
 
-/// Returns lists of the maximum length, whose rules have many conditions; the last rule denies
-/// everything.
+/// Returns lists of the maximum length, whose rules have many conditions. The last rule denies all
+/// frames.
 fn longest(kind: usize, allow: bool) -> RuleLists {
-    let list = || (0..RULES).map(|number| asks_for_much(kind, number, allow));
+    let list = || (0..RULES).map(|number| rule_with_many_conditions(kind, number, allow));
     let mut to_guest: Vec<_> = list().collect();
     to_guest[RULES - 1] = any(false);
     RuleLists {
@@ -440,7 +439,7 @@ fn longest(kind: usize, allow: bool) -> RuleLists {
 }
 
 /// The verifier accepts lists of the maximum length whose rules have every condition, and the last
-/// rule counts.
+/// rule counts a frame that matches no other rule.
 #[test]
 fn the_verifier_accepts_the_longest_lists() {
     if !has_bpf() {
@@ -460,7 +459,8 @@ fn the_verifier_accepts_the_longest_lists() {
     }
 }
 
-/// Returns a UDP datagram for the guest, from and to one port, from one of two addresses.
+/// Returns a UDP datagram for the guest, from and to the port `port`, from the address with the
+/// number `from`.
 fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
     let mut frame = [GUEST_MAC, STATION].concat();
     if v6 {
@@ -476,9 +476,9 @@ fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
     frame
 }
 
-/// The verifier accepts lists of the same length that allow what each rule names and deny
-/// everything else. They agree with the bridge on frames that match any of the rules, and on one
-/// that matches none.
+/// The verifier accepts lists of the same length that allow the frames of each rule and deny all
+/// other frames. Their decisions equal the bridge's for frames that match one of the rules, and for
+/// frames that match none.
 #[test]
 fn the_longest_allow_lists_match_the_bridge() {
     if !has_bpf() {
@@ -513,9 +513,10 @@ fn the_longest_allow_lists_match_the_bridge() {
     }
 }
 
-/// Unreachable code is left out, and invalid rules do not compile.
+/// Programs contain no unreachable code, which the verifier would reject, and invalid rules do not
+/// compile.
 #[test]
-fn short_lists_are_programs_too() {
+fn short_lists_compile_and_invalid_rules_do_not() {
     if !has_bpf() {
         return;
     }
