@@ -347,7 +347,7 @@ impl BrokerFiles {
 pub(crate) fn serve(link: Link) -> Result<(), String> {
     let mut files = None;
     loop {
-        match turn(&link, &mut files) {
+        match answer_next(&link, &mut files) {
             Ok(()) => {}
             Err(LinkError::Closed) => return Ok(()),
             Err(error) => return Err(format!("the link to netd: {error}")),
@@ -356,7 +356,7 @@ pub(crate) fn serve(link: Link) -> Result<(), String> {
 }
 
 /// Answers the next request, or waits for one.
-fn turn(link: &Link, files: &mut Option<BrokerFiles>) -> Result<(), LinkError> {
+fn answer_next(link: &Link, files: &mut Option<BrokerFiles>) -> Result<(), LinkError> {
     let Some(received) = link.receive::<BrokerRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(());

@@ -28,13 +28,13 @@ pub(crate) fn start(link: Link, units: NetDevs) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("control".into());
     thread.spawn(move || {
         // An error means that the core has exited, or has also closed the other link.
-        while let Ok(true) = turn(&link, &units) {}
+        while let Ok(true) = answer_next(&link, &units) {}
     })?;
     Ok(())
 }
 
 /// Answers the next task, or waits for one. Returns false if the core sends any other task.
-fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
+fn answer_next(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     let Some(received) = link.receive::<NetdRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(true);
@@ -76,7 +76,7 @@ mod tests {
         let ended = |unit| {
             let message = NetdRequest::End { unit };
             ours.send(&Record { token: 7, message }, &[]).unwrap();
-            assert!(turn(&theirs, &units).unwrap());
+            assert!(answer_next(&theirs, &units).unwrap());
             let replies = [(); 2].map(|()| ours.receive::<NetdReply>().unwrap().unwrap().record);
             assert!(replies.iter().all(|record| record.token == 7));
             assert_eq!(replies[0].message, NetdReply::Working {});

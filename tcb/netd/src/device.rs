@@ -61,11 +61,11 @@ impl From<io::Error> for TaskError {
     }
 }
 
-/// State for the end of a started PCI device. The core repeats the request to end it until that
+/// State that stops a started PCI device. The core repeats its stop request until the request
 /// succeeds.
 #[derive(Debug)]
 pub(crate) struct PciEnd {
-    /// Number of this start. A request for it does not end a later start.
+    /// Number of this start. A stop request for this start does not affect a later start.
     start: u64,
     /// Whether an error was logged.
     has_failed: AtomicBool,
@@ -96,7 +96,7 @@ pub(crate) enum NetDev {
     /// A stopped PCI device, before its start for a domain.
     PciStopped(Arc<Function>),
     /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
-    /// the state for its end.
+    /// the state that stops it.
     PciStarted(Arc<Function>, OwnedFd, PciEnd),
     /// A file, which consists only of a descriptor.
     File,
@@ -446,8 +446,8 @@ impl NetDev {
         })
     }
 
-    /// Returns whether the next owner of a bound socket can continue with it: every chunk is in a
-    /// ring or will return to one. An interface with zero copy has chunks that are in no ring.
+    /// Returns whether the next owner can adopt a bound socket, because every chunk is in a ring or
+    /// will return to one. An interface with zero copy keeps chunks outside the rings.
     pub(crate) fn lasts(&self) -> bool {
         matches!(self, Self::Shared(device) if device.is_copied())
     }
@@ -486,9 +486,9 @@ impl NetDev {
                 steering: Some(steering),
                 ..
             } => steer(steering, words),
-            Self::Shared(device) => ask(device.socket(), None, words),
-            Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
-            Self::PciStarted(function, ..) => describe(function, words),
+            Self::Shared(device) => socket_control(device.socket(), None, words),
+            Self::Queue(queue) => socket_control(queue.socket(), Some(queue), words),
+            Self::PciStarted(function, ..) => pci_control(function, words),
             _ => Err(NOENT),
         };
         match answer {
@@ -511,7 +511,7 @@ impl NetDev {
         }
     }
 
-    /// Ends the socket or PCI device. After success, it no longer writes to memory.
+    /// Stops the socket or PCI device. After success, it no longer writes to memory.
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
@@ -552,8 +552,8 @@ fn steer(steering: &TapSteering, words: [u64; 2]) -> Result<u64, i32> {
     }
 }
 
-/// Answers a control call for a PCI device.
-fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
+/// Executes a control call for a PCI device.
+fn pci_control(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
     Ok(match PciControl::decode(words).ok_or(INVAL)? {
         PciControl::Layout(structure) => function.layout(structure).encode(),
         PciControl::NotifyMultiplier => function.notify_multiplier().into(),
@@ -563,7 +563,11 @@ fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
 }
 
 /// Executes a control call for a socket. A dedicated queue supports more calls.
-fn ask(socket: &XdpSocket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
+fn socket_control(
+    socket: &XdpSocket,
+    queue: Option<&QueueSocket>,
+    words: [u64; 2],
+) -> Result<u64, i32> {
     let request = XdpControl::decode(words).ok_or(INVAL)?;
     let answer = match (request, queue) {
         (XdpControl::Layout(ring), _) => Ok(layout(socket, ring)),

@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Returns the identity of the namespace at `path`, or `None` if the path has none.
+/// Returns the identity of the namespace at `path`, or `None` if the path names no namespace.
 pub(crate) fn namespace_id(path: &Path) -> Option<NetnsId> {
     let [device, inode] = identity(path)?;
     // The kernel reuses inode numbers immediately, so the time is necessary. A mounted file has the

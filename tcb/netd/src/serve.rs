@@ -61,7 +61,7 @@ impl NetdServer {
 
     fn run(mut self) -> Result<(), String> {
         let why = loop {
-            if let Err(error) = self.turn() {
+            if let Err(error) = self.process_next() {
                 break error;
             }
         };
@@ -82,7 +82,7 @@ impl NetdServer {
         }
     }
 
-    fn turn(&mut self) -> Result<(), LinkError> {
+    fn process_next(&mut self) -> Result<(), LinkError> {
         for unit in self.namespaces.lost(&self.broker) {
             self.report_lost(unit, false)?;
         }
@@ -489,7 +489,7 @@ mod tests {
         assert_eq!(ended, Ok(0), "a descriptor is still open");
     }
 
-    /// Otherwise settings that outlive descriptors would remain.
+    /// Settings that outlive their descriptors would otherwise remain after netd exits.
     #[test]
     fn devices_are_removed_on_any_end_of_the_link() {
         let task = |core: Link| {

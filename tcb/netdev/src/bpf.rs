@@ -553,7 +553,7 @@ struct LinkCreate {
 /// # Safety
 /// `attr` is the argument of `command`, and all memory to which it points outlives the call.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
-    // SAFETY: by the caller's promise; the size is that of the attributes.
+    // SAFETY: the caller guarantees the attributes, whose size is given.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<T>()) };
     if result < 0 {
         Err(io::Error::last_os_error())

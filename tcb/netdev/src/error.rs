@@ -43,7 +43,7 @@ pub enum NetError {
         /// The MTU.
         mtu: u32,
     },
-    /// An offload needs another one that is missing.
+    /// An offload requires another offload that is not enabled.
     #[error("interface `{interface}`: `tso` needs `checksum`, and `checksum` needs `vnet_header`")]
     Offloads {
         /// The interface.

@@ -59,10 +59,10 @@ pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
 
 /// Returns the `settings` that are off, or were off before another machine switched them on.
 pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>> {
-    let noted = noted()?;
+    let recorded_settings = recorded_settings()?;
     let mut off = Vec::new();
     for &setting in settings {
-        if !is_on(setting)? || noted.iter().any(|note| note == setting) {
+        if !is_on(setting)? || recorded_settings.iter().any(|note| note == setting) {
             off.push(setting.to_owned());
         }
     }
@@ -88,9 +88,10 @@ pub(crate) fn switch_on(_: &Lock, settings: &[&str]) -> io::Result<()> {
 
 /// Switches off and returns the `settings` that no machine needs any longer.
 pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
-    let noted = noted()?;
+    let recorded_settings = recorded_settings()?;
     let is_unneeded = |setting: &&str| {
-        settings.iter().any(|on| on == setting) && !noted.iter().any(|note| note == setting)
+        settings.iter().any(|on| on == setting)
+            && !recorded_settings.iter().any(|note| note == setting)
     };
     let mut taken = Vec::new();
     for setting in SETTINGS.into_iter().filter(is_unneeded) {
@@ -103,7 +104,7 @@ pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'stati
 }
 
 /// Returns the comments of all uplink tables of the namespace.
-fn noted() -> io::Result<Vec<String>> {
+fn recorded_settings() -> io::Result<Vec<String>> {
     let tables = nftables::tables()?;
     let ours = tables.iter().filter(|table| table.name.starts_with(PREFIX));
     let notes = ours.flat_map(|table| table.comment.split(' ').map(str::to_owned));

@@ -7,9 +7,9 @@
 //! | [`tap`] | creates TAPs in their namespace, configures them and brings them up |
 //! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
 //! | [`pci`] | PCI devices for a domain, through VFIO |
-//! | [`NatUplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
-//! | [`forwarding`] | forwarding in a namespace, switched on and restored |
-//! | [`overlap`] | networks that a namespace already has |
+//! | [`NatUplink`] | connects a TAP to its namespace's network: a bridge, or address translation |
+//! | [`forwarding`] | switches forwarding in a namespace on, and off with the last machine that needs it |
+//! | [`overlap`] | finds addresses and routes of a namespace that overlap a TAP's networks |
 //! | [`netns`] | network namespaces: enters, creates and names them |
 //! | [`host_checks`] | problems that prevent a machine's start, and faults of a running one, for tools |
 //! | [`tool_setup`] | set-up of namespaces for tools; netd does not use it |

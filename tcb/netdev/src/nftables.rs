@@ -54,7 +54,7 @@ const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
 const CT_STATE: u32 = 0;
 pub(crate) const CT_STATUS: u32 = 2;
-/// Bits of `CT_STATE`. Invalid: the packet belongs to no connection and begins none.
+/// Bit of `CT_STATE`: the packet belongs to no connection and begins none.
 const INVALID: u32 = 1;
 const ESTABLISHED: u32 = 2;
 const RELATED: u32 = 4;
@@ -240,7 +240,7 @@ pub(crate) fn tables() -> io::Result<Vec<Listed>> {
     Ok(tables)
 }
 
-/// Parses a table from the body of the message that lists it.
+/// Returns the table in the body of a message that lists tables.
 pub(crate) fn listed(body: &[u8]) -> Listed {
     let attributes = Attributes(body.get(GENERIC..).unwrap_or(&[]));
     let (name, comment) = (attributes.text(TABLE_NAME), attributes.get(TABLE_USERDATA));

@@ -2,12 +2,13 @@
 //! can change while traffic runs.
 //!
 //! Two small programs use one map from MACs to queues. The *steering* program runs when the kernel
-//! selects a frame's queue: the map's queue for a MAC in the map, and the last queue, the bridge's,
-//! for all other frames. The frame may then wait, for example in a queueing discipline. So the
-//! *filter* program looks the MAC up again when the frame enters the queue, under the same RCU read
-//! lock. The kernel drops a frame that is in the wrong queue by then, and counts it as a drop of
-//! the interface. After a change of the map and one RCU grace period, a frame can enter only the
-//! queue that the map assigns to it. [`TapSteering::effective`] reports this.
+//! selects a frame's queue. It returns the map's queue if the map contains the frame's MAC, and
+//! otherwise the last queue, which is the bridge's. The frame may then wait, for example in a
+//! queueing discipline. So the *filter* program looks the MAC up again when the frame enters the
+//! queue, under the same RCU read lock. The kernel drops a frame that is in the wrong queue by
+//! then, and counts it as a drop of the interface. After a change of the map and one RCU grace
+//! period, a frame can enter only the queue that the map assigns to it. [`TapSteering::effective`]
+//! reports this.
 
 use crate::bpf::{
     Assembler, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
@@ -38,7 +39,7 @@ const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
 const PASS: Label = Label(1);
 
-/// The steering of one TAP. Only the process that set the TAP up has it.
+/// Handle for the steering of one TAP, in the process that set the TAP up or adopted it.
 #[derive(Debug)]
 pub struct TapSteering {
     map: Map,
@@ -183,7 +184,7 @@ fn filter(map: &Map, shared: u32) -> Assembler {
     program
 }
 
-/// A thread that waits for RCU grace periods, so that no other thread has to.
+/// A thread that waits for RCU grace periods, so that no other thread blocks.
 #[derive(Debug)]
 struct Grace {
     newest: Arc<AtomicU64>,

@@ -135,7 +135,7 @@ pub(super) fn region(device: &OwnedFd, index: u32) -> io::Result<RegionInfo> {
     Ok(info)
 }
 
-/// Makes the first MSI-X vector signal an eventfd, or disables all of them.
+/// Makes the first MSI-X vector signal an eventfd, or with `None`, disables all vectors.
 pub(super) fn set_interrupt(device: &OwnedFd, eventfd: Option<&OwnedFd>) -> io::Result<()> {
     let request = InterruptRequest {
         size: match eventfd {

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   broker   PciBus: checks device and group, binds the driver, opens group and container
-//!   netd     Function: joins them, finds registers, sets the interrupt and the bus master
+//!   netd     Function: adds the group to the container, finds registers, sets the interrupt and
+//!            the bus master
 //!   core     maps a domain's frames in the container's I/O page table
 //!   domain   registers (window) and an eventfd
 //! ```

@@ -378,8 +378,8 @@ impl XdpInterface {
         self.bind_queue(spec, socket)
     }
 
-    /// Binds a socket that has its memory and sends nothing to a dedicated queue; it receives
-    /// nothing yet.
+    /// Binds a receive-only socket with memory to a dedicated queue. The queue receives nothing
+    /// yet.
     ///
     /// # Errors
     /// As [`XdpInterface::bind`]; or the kernel does not accept the program of the firewall rules.

@@ -48,8 +48,8 @@ const SNAPSHOT: i32 = 128;
 const ETHERNET: i32 = 14;
 const MAX_TAGS: usize = 2;
 const MAX_EXTENSIONS: usize = 8;
-/// The first bytes of ARP for IPv4 over Ethernet, and of an RFC 1042 SNAP header, as loads yield
-/// them.
+/// The first bytes of ARP for IPv4 over Ethernet, and of an RFC 1042 SNAP header, as the values
+/// that loads of four and two bytes return.
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;

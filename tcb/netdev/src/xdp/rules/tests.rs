@@ -267,7 +267,7 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             3 => prop::collection::vec(extension.clone(), 0..=1),
             2 => prop::collection::vec(extension, 0..=10),
-            // Around the parser's maximum.
+            // Numbers of headers around the parser's maximum.
             2 => prop::collection::vec(Just((60u8, 0u8, [1u8, 4])), 7..=9),
         ],
         select(&PROTOCOLS[..]),
