@@ -49,7 +49,7 @@ pub(crate) struct PendingGive {
     /// The unit of the opened file, which the manager then gives to the domain. `None`: a socket,
     /// which the core gives to the domain directly.
     file: Option<u32>,
-    /// Whether a restarted domain can start without it.
+    /// Whether a restarted domain can start without the device.
     pub(crate) is_dispensable: bool,
 }
 
@@ -392,7 +392,7 @@ impl DeviceAssignment<'_> {
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.state.find(&spec.guest);
                 let has_ended = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
-                // The socket's frames would be the memory of a guest that no longer exists.
+                // Without the guest, no memory exists for the socket's frames.
                 let of =
                     of.filter(|id| !has_ended(id) && !self.state.spec().is_lost(place_of(wire)));
                 match of {
@@ -482,7 +482,7 @@ impl DeviceAssignment<'_> {
 }
 
 /// Kills the process at a place, or releases the resources that were built for a process. Ignores
-/// refusals: they mean that neither exists.
+/// refusals, which mean that neither a process nor resources exist.
 pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: &str) {
     let Some(domain) = state.id(place) else {
         return;

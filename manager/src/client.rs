@@ -31,8 +31,8 @@ pub(crate) struct Relay {
 pub(crate) enum ClientWait {
     /// No event: the client's next line is a request.
     Nothing,
-    /// Room in a domain's mailbox.
-    Room(Relay),
+    /// Space in a domain's mailbox.
+    MailboxSpace(Relay),
     /// A domain's reply, with its token.
     Reply(Relay, u32),
     /// The machine to be complete. The server then serves this request.

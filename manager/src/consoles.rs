@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of consoles to read in one turn. The others follow in the next turn.
-const EVENTS: usize = 64;
+const EVENTS_MAX: usize = 64;
 
 /// All consoles, by the places of their domains.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Consoles {
     /// Reads once from each console that is ready. Returns the places of consoles that pause, with
     /// the time to watch them again.
     pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> Vec<(usize, u64)> {
-        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
         let mut pauses = Vec::new();
         let Ok((ready, _)) = ready else {

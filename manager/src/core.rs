@@ -1,7 +1,7 @@
 //! The manager's end of the link to the core.
 
 pub(crate) use crate::core_error::CoreError;
-use crate::mailbox::{MailTurn, Mailbox, Reply};
+use crate::mailbox::{Mailbox, MailboxEvent, Reply};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Record};
 use link::{Link, LinkError, Received, sealed};
@@ -134,10 +134,10 @@ impl CoreLink {
     pub(crate) fn poll_mailboxes(&mut self, now_ns: u64) {
         let mut knocks = Vec::new();
         for (domain, mailbox) in &mut self.mailboxes {
-            match mailbox.turn(now_ns) {
-                MailTurn::Nothing => {}
-                MailTurn::Knock => knocks.push(*domain),
-                MailTurn::Reply(token, reply) => drop(self.replies.insert(token, reply)),
+            match mailbox.poll(now_ns) {
+                MailboxEvent::Nothing => {}
+                MailboxEvent::Knock => knocks.push(*domain),
+                MailboxEvent::Reply(token, reply) => drop(self.replies.insert(token, reply)),
             }
         }
         for domain in knocks {
@@ -147,8 +147,8 @@ impl CoreLink {
 
     /// Returns the time of the next check for replies, or `None` if no request is pending.
     pub(crate) fn next_poll_ns(&self, now_ns: u64) -> Option<u64> {
-        let waits = self.mailboxes.values().any(Mailbox::waits);
-        waits.then(|| now_ns.saturating_add(POLL_INTERVAL_NS))
+        let is_pending = self.mailboxes.values().any(Mailbox::has_pending_request);
+        is_pending.then(|| now_ns.saturating_add(POLL_INTERVAL_NS))
     }
 
     /// Takes a domain's reply, or returns `None` if it has not arrived.

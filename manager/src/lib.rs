@@ -17,7 +17,7 @@
 //! | `spec` | the specification: domains, guests, NICs |
 //! | `state_file` | the state file, for the manager of the next core |
 //! | `window_slots` | slots of the workers' grant windows |
-//! | `reload` | the steps from the present machine to edited files |
+//! | `reload` | the steps from the current machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and the next request for it |
 //! | `deadlines` | the queue of the main loop's deadlines |

@@ -130,7 +130,7 @@ pub(crate) struct Life {
     failed_starts: u32,
     /// Whether a client requested the next start, which then has no pause.
     is_requested: bool,
-    /// Reason why the present process must exit, until the core receives the request to kill it.
+    /// Reason why the current process must exit, until the core receives the request to kill it.
     pub(crate) end: Option<String>,
     /// Whether the core has forgotten the removed domain, and the time of the next request if not.
     is_forgotten: bool,
@@ -149,7 +149,7 @@ impl Life {
         }
     }
 
-    /// Returns the lifecycle of an earlier manager's domain, according to its present stage.
+    /// Returns the lifecycle of an earlier manager's domain, according to its current stage.
     pub(crate) fn resume(
         place: usize,
         pause_ms: Option<u32>,
@@ -194,7 +194,7 @@ impl Life {
         self.goal == Goal::Up && is_final && is_idle
     }
 
-    /// Schedules the exit of the present process and the immediate start of another.
+    /// Schedules the exit of the current process and the immediate start of another.
     pub(crate) fn restart(&mut self, why: &str) {
         self.is_requested = true;
         self.goal = Goal::Up;

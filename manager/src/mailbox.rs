@@ -19,11 +19,11 @@ const TIMEOUT_INTERVALS: u32 = 60;
 /// A domain's reply, or the reason why it is missing.
 pub(crate) type Reply = Result<Vec<u8>, CoreError>;
 
-/// The result of [`Mailbox::turn`].
+/// The result of [`Mailbox::poll`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum MailTurn {
+pub(crate) enum MailboxEvent {
     Nothing,
-    /// The caller must knock at the domain again.
+    /// The caller must signal the domain again.
     Knock,
     /// The reply to the request with this token.
     Reply(u32, Reply),
@@ -36,7 +36,7 @@ pub(crate) struct Mailbox {
     /// Number of the newest request.
     number: u32,
     /// The pending request.
-    waits: Option<MailboxRequest>,
+    pending: Option<MailboxRequest>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +63,11 @@ impl Mailbox {
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);
-        let waits = number != word(&file, mailbox::REPLY);
+        let is_pending = number != word(&file, mailbox::REPLY);
         Self {
             file,
             number: number.unwrap_or_default(),
-            waits: waits.then(|| MailboxRequest::new(None, now_ns)),
+            pending: is_pending.then(|| MailboxRequest::new(None, now_ns)),
         }
     }
 
@@ -76,7 +76,7 @@ impl Mailbox {
     /// # Errors
     /// Another request awaits its reply, or this one is too long.
     pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), CoreError> {
-        if self.waits.is_some() {
+        if self.pending.is_some() {
             let why = "another request awaits the domain's reply; try again".to_owned();
             return Err(CoreError { why, is_busy: true });
         }
@@ -92,39 +92,41 @@ impl Mailbox {
             .and_then(|()| self.write(mailbox::REQUEST_BYTES, &bytes))
             .and_then(|()| self.write(mailbox::REQUEST, &number))
             .map_err(|error| format!("the domain's mailbox: {error}"))?;
-        self.waits = Some(MailboxRequest::new(Some(token), now_ns));
+        self.pending = Some(MailboxRequest::new(Some(token), now_ns));
         Ok(())
     }
 
     /// Returns whether a request is pending.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits.is_some()
+    pub(crate) fn has_pending_request(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// Checks for the reply. Copies its bytes once and checks its length.
-    pub(crate) fn turn(&mut self, now_ns: u64) -> MailTurn {
-        let Some(request) = &mut self.waits else {
-            return MailTurn::Nothing;
+    pub(crate) fn poll(&mut self, now_ns: u64) -> MailboxEvent {
+        let Some(request) = &mut self.pending else {
+            return MailboxEvent::Nothing;
         };
         let reply = match word(&self.file, mailbox::REPLY) == Some(self.number) {
             true => read(&self.file).ok_or("the domain's reply is invalid"),
-            false if now_ns < request.next_knock_ns => return MailTurn::Nothing,
+            false if now_ns < request.next_knock_ns => return MailboxEvent::Nothing,
             false if request.intervals > 1 => {
                 request.next_knock_ns = now_ns.saturating_add(KNOCK_INTERVAL_NS);
                 request.intervals -= 1;
-                return MailTurn::Knock;
+                return MailboxEvent::Knock;
             }
             false => Err("the domain did not reply within three seconds"),
         };
         let token = request.token;
-        self.waits = None;
+        self.pending = None;
         let reply = reply.map_err(|why| why.to_owned().into());
-        token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
+        token.map_or(MailboxEvent::Nothing, |token| {
+            MailboxEvent::Reply(token, reply)
+        })
     }
 
     /// Returns the token of the pending request after its domain has exited.
     pub(crate) fn end(self) -> Option<u32> {
-        self.waits?.token
+        self.pending?.token
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
@@ -188,8 +190,8 @@ mod tests {
         let busy = mailbox.put(8, b"{}", 1).unwrap_err();
         assert!(busy.is_busy, "{busy:?}");
         reply(&domain, 1, b"yes", 3);
-        assert_eq!(mailbox.turn(1), MailTurn::Reply(7, Ok(b"yes".to_vec())));
-        assert_eq!(mailbox.turn(2), MailTurn::Nothing);
+        assert_eq!(mailbox.poll(1), MailboxEvent::Reply(7, Ok(b"yes".to_vec())));
+        assert_eq!(mailbox.poll(2), MailboxEvent::Nothing);
         mailbox.put(9, b"{}", 3).unwrap();
         assert_eq!(mailbox.end(), Some(9));
     }
@@ -200,13 +202,13 @@ mod tests {
         mailbox.put(7, b"{}", 1000).unwrap();
         let three_seconds = 1000 + 3_000_000_000;
         for now in (1000 + KNOCK_INTERVAL_NS..three_seconds).step_by(KNOCK_INTERVAL_NS as usize) {
-            assert_eq!(mailbox.turn(now - 1), MailTurn::Nothing);
-            assert_eq!(mailbox.turn(now), MailTurn::Knock);
+            assert_eq!(mailbox.poll(now - 1), MailboxEvent::Nothing);
+            assert_eq!(mailbox.poll(now), MailboxEvent::Knock);
         }
-        assert_eq!(mailbox.turn(three_seconds - 1), MailTurn::Nothing);
+        assert_eq!(mailbox.poll(three_seconds - 1), MailboxEvent::Nothing);
         let late = refused("the domain did not reply within three seconds");
-        assert_eq!(mailbox.turn(three_seconds), MailTurn::Reply(7, late));
-        assert!(!mailbox.waits());
+        assert_eq!(mailbox.poll(three_seconds), MailboxEvent::Reply(7, late));
+        assert!(!mailbox.has_pending_request());
     }
 
     #[test]
@@ -214,10 +216,10 @@ mod tests {
         let (mut mailbox, domain) = mailbox();
         mailbox.put(7, b"{}", 0).unwrap();
         let an_hour_later = 3_600_000_000_000;
-        assert_eq!(mailbox.turn(an_hour_later), MailTurn::Knock);
+        assert_eq!(mailbox.poll(an_hour_later), MailboxEvent::Knock);
         reply(&domain, 1, b"yes", 3);
-        let yes = MailTurn::Reply(7, Ok(b"yes".to_vec()));
-        assert_eq!(mailbox.turn(an_hour_later + 1), yes);
+        let yes = MailboxEvent::Reply(7, Ok(b"yes".to_vec()));
+        assert_eq!(mailbox.poll(an_hour_later + 1), yes);
     }
 
     #[test]
@@ -233,13 +235,13 @@ mod tests {
                 .unwrap();
             reply(&domain, number, b"", claimed);
             let nonsense = refused("the domain's reply is invalid");
-            assert_eq!(mailbox.turn(0), MailTurn::Reply(number, nonsense));
+            assert_eq!(mailbox.poll(0), MailboxEvent::Reply(number, nonsense));
         }
         // A reply may fill the whole mailbox.
         mailbox.put(3, b"", 0).unwrap();
         reply(&domain, 3, b"", mailbox::OUT_MAX as u32);
         let all = vec![0; mailbox::OUT_MAX];
-        assert_eq!(mailbox.turn(0), MailTurn::Reply(3, Ok(all)));
+        assert_eq!(mailbox.poll(0), MailboxEvent::Reply(3, Ok(all)));
     }
 
     #[test]
@@ -251,17 +253,17 @@ mod tests {
         assert!(mailbox.put(1, b"{}", 1000).unwrap_err().is_busy);
         for pause in 1..u64::from(TIMEOUT_INTERVALS) {
             assert_eq!(
-                mailbox.turn(1000 + pause * KNOCK_INTERVAL_NS),
-                MailTurn::Knock
+                mailbox.poll(1000 + pause * KNOCK_INTERVAL_NS),
+                MailboxEvent::Knock
             );
         }
         let late = 1000 + u64::from(TIMEOUT_INTERVALS) * KNOCK_INTERVAL_NS;
-        assert_eq!(mailbox.turn(late), MailTurn::Nothing);
+        assert_eq!(mailbox.poll(late), MailboxEvent::Nothing);
         mailbox.put(1, b"{}", late).unwrap();
         assert_eq!(word(&domain, mailbox::REQUEST), Some(2));
         let mut mailbox = next(1000);
         reply(&domain, 2, b"late", 4);
-        assert_eq!(mailbox.turn(1001), MailTurn::Nothing);
+        assert_eq!(mailbox.poll(1001), MailboxEvent::Nothing);
         mailbox.put(1, b"{}", 1002).unwrap();
         assert_eq!(word(&domain, mailbox::REQUEST), Some(3));
     }

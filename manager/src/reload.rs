@@ -120,7 +120,7 @@ impl ReloadRequest {
 pub(crate) struct ReloadProgress {
     left: VecDeque<ReloadRequest>,
     /// The current step, and the step that undoes it.
-    present: Option<(ReloadRequest, Option<ReloadRequest>)>,
+    current_step: Option<(ReloadRequest, Option<ReloadRequest>)>,
     /// The steps that undo the completed steps, in reverse order.
     undo: VecDeque<ReloadRequest>,
     /// The number of completed steps.
@@ -141,10 +141,10 @@ impl ReloadProgress {
 
     /// Returns whether the next step can begin.
     pub(crate) fn is_due(&self) -> bool {
-        self.present.is_none()
+        self.current_step.is_none()
     }
 
-    /// Begins the next step, and computes from the present machine how to undo it.
+    /// Begins the next step, and computes from the current machine how to undo the step.
     pub(crate) fn next(
         &mut self,
         spec: &MachineSpec,
@@ -152,13 +152,13 @@ impl ReloadProgress {
     ) -> Option<ReloadRequest> {
         let step = self.left.pop_front()?;
         let undo = step.undo(spec, config);
-        self.present = Some((step.clone(), undo));
+        self.current_step = Some((step.clone(), undo));
         Some(step)
     }
 
     /// Records the outcome of the current step.
     pub(crate) fn over(&mut self, outcome: Result<(), String>) {
-        let Some((step, undo)) = self.present.take() else {
+        let Some((step, undo)) = self.current_step.take() else {
             return;
         };
         match (outcome.map_err(|why| step.failure(&why)), &self.failed) {
@@ -180,7 +180,7 @@ impl ReloadProgress {
 
     /// Returns the user who originally attached the guest that the current step attaches again.
     pub(crate) fn user(&self) -> Option<u32> {
-        self.present.as_ref()?.0.user
+        self.current_step.as_ref()?.0.user
     }
 
     /// Returns whether the next step changes NICs.

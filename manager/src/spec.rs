@@ -135,7 +135,7 @@ impl MachineSpec {
         self.changing.iter()
     }
 
-    /// Parses the present configuration.
+    /// Parses the current configuration.
     pub(crate) fn config(&self) -> Result<LiveConfig, String> {
         let live = self
             .live
@@ -233,8 +233,8 @@ impl MachineSpec {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns each worker's ports of these interfaces, with the rules and limits of `vifs`.
-    pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Ports {
+    /// Returns each worker's ports of the interfaces `vifs`, with the rules and limits of `vifs`.
+    pub(crate) fn changed_ports(&self, vifs: &[VifConfig]) -> Ports {
         let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();
             changed.change_to(vifs.iter().find(|one| one.name == vif.name)?);

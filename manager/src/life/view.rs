@@ -37,8 +37,8 @@ pub(crate) enum StartStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerView {
     Running,
-    /// It is about to restart.
+    /// The worker is about to restart.
     Away,
-    /// It is not restarted.
+    /// The worker is not restarted.
     Dead,
 }

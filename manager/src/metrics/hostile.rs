@@ -64,8 +64,9 @@ fn assert_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
     assert_eq!(answer.get(head..), Some(body));
 }
 
-/// Writes the metrics of a machine whose domains report `driver` and `web`, twice. Checks that a
-/// domain cannot break a line, repeat a sample, or add an unbounded number of names.
+/// Writes the metrics of a machine whose domains report `driver` and `web`, and then with the two
+/// reports exchanged. Checks that a domain cannot break a line, repeat a sample, or add an
+/// unbounded number of names.
 ///
 /// # Panics
 /// If a collector would reject the text.

@@ -225,7 +225,7 @@ impl ManagerServer<'_> {
     }
 }
 
-/// Returns the present configuration. Parses it at the first call.
+/// Returns the current configuration. Parses it at the first call.
 pub(super) fn live_config<'a>(
     known: &'a mut Option<LiveConfig>,
     spec: &MachineSpec,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 impl ManagerServer<'_> {
     /// Drives all domains until each of them waits for an event or a time.
     pub(super) fn drive(&mut self, now: u64) {
-        if self.ending.is_some() || self.complete_ns.is_none() && self.early_end().is_some() {
+        if self.ending.is_some() || self.complete_ns.is_none() && self.early_exit().is_some() {
             return;
         }
         let mut ended = std::mem::take(&mut self.ended);
@@ -261,7 +261,7 @@ impl ManagerServer<'_> {
             DomainEvent::Up => self.is_up(place, &name, now),
             // Fails the attach of the domain, or the start of the machine.
             DomainEvent::Failed(refusal) => {
-                let how = || format!("it did not start: {}", self.how_it_ended(place));
+                let how = || format!("it did not start: {}", self.exit_description(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
                 match self.complete_ns {
                     None => self.boot_failure = Some(why),
@@ -273,7 +273,7 @@ impl ManagerServer<'_> {
     }
 
     /// Returns how the domain at a place exited, with the last line of its console.
-    pub(super) fn how_it_ended(&self, place: usize) -> String {
+    pub(super) fn exit_description(&self, place: usize) -> String {
         let console = self.consoles.get(place);
         let output = match console.map_or("", |console| console.last_line()) {
             "" => String::new(),

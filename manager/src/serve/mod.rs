@@ -103,7 +103,7 @@ pub(crate) struct ManagerServer<'a> {
     boot_failure: Option<String>,
     /// The file from which the next manager resumes.
     journal: StateJournal,
-    /// The present configuration; unset until its first use.
+    /// The current configuration; unset until its first use.
     config: Option<LiveConfig>,
     /// Pending edits of guests, by name.
     edits: BTreeMap<String, Edit>,
@@ -199,7 +199,7 @@ impl<'a> ManagerServer<'a> {
                 self.refuse_held(&failure, now);
                 return Err(failure);
             }
-            self.turn();
+            self.process_events();
         }
     }
 
@@ -238,7 +238,7 @@ impl<'a> ManagerServer<'a> {
         self.try_store_state(now);
     }
 
-    /// Takes over every domain in its present stage.
+    /// Resumes all domains in their current stages.
     fn resume(&mut self, known: &BTreeMap<usize, Restarts>, now: u64) {
         for (&place, domain) in self.state.spec().domains() {
             let stage = self.state.stage_at(place);
@@ -324,15 +324,15 @@ impl<'a> ManagerServer<'a> {
         if self.ending.is_some() || self.core.is_gone() {
             return Some("the machine was ended before it was ready".into());
         }
-        self.boot_failure.clone().or_else(|| self.early_end())
+        self.boot_failure.clone().or_else(|| self.early_exit())
     }
 
-    /// Returns how a domain exited before the machine was complete, or `None` if none has.
-    fn early_end(&self) -> Option<String> {
+    /// Returns a description of a domain's exit before the machine was complete, or `None`.
+    fn early_exit(&self) -> Option<String> {
         let over = |id: &DomId| self.state.stage(*id).is_some_and(Stage::is_over);
         let id = self.state.all().find(over)?;
         let name = self.state.name(id).unwrap_or_default();
-        let how = self.how_it_ended(self.state.place(name)?);
+        let how = self.exit_description(self.state.place(name)?);
         Some(format!("domain {name} did not start: {how}"))
     }
 
@@ -344,7 +344,7 @@ impl<'a> ManagerServer<'a> {
             if ended.is_some() {
                 break;
             }
-            self.turn();
+            self.process_events();
         }
         let now = monotonic_ns();
         for client in self.clients.values_mut() {
@@ -441,8 +441,9 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Waits until a source is ready or a deadline has passed, and handles it.
-    fn turn(&mut self) {
+    /// Waits until a source is ready or a deadline has passed, and handles all ready sources and
+    /// deadlines.
+    fn process_events(&mut self) {
         let now = monotonic_ns();
         let accept_from_ns = self.accept_from_ns().filter(|at| *at > now);
         // No descriptor becomes readable for answers that arrived during a request to the core, or

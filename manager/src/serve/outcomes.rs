@@ -233,7 +233,7 @@ impl ManagerServer<'_> {
     pub(super) fn changed(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
         match origin {
             EditOrigin::Client(client) => self.answer(client, answer, now),
-            EditOrigin::Reload => self.reload_step_over(Ok(())),
+            EditOrigin::Reload => self.finish_reload_step(Ok(())),
             EditOrigin::Before => {}
         }
     }
@@ -242,7 +242,7 @@ impl ManagerServer<'_> {
     pub(super) fn refuse(&mut self, origin: EditOrigin, why: String, now: u64) {
         match origin {
             EditOrigin::Client(client) => self.answer(client, &refusal(why), now),
-            EditOrigin::Reload => self.reload_step_over(Err(why)),
+            EditOrigin::Reload => self.finish_reload_step(Err(why)),
             EditOrigin::Before => {}
         }
     }

@@ -68,7 +68,7 @@ impl ManagerServer<'_> {
     }
 
     /// Records the outcome of the current step.
-    pub(super) fn reload_step_over(&mut self, outcome: Result<(), String>) {
+    pub(super) fn finish_reload_step(&mut self, outcome: Result<(), String>) {
         if let Some(reload) = &mut self.reload {
             reload.progress.over(outcome);
             self.deadlines.set(Deadline::Reload, 0);
@@ -86,7 +86,7 @@ impl ManagerServer<'_> {
             };
             self.reload = Some(reload);
             if let Err(why) = self.begin_step(&step, now) {
-                self.reload_step_over(Err(why));
+                self.finish_reload_step(Err(why));
             }
         }
     }
@@ -119,8 +119,8 @@ impl ManagerServer<'_> {
         }
         let (progress, mut answer) = (reload.progress, reload.answer);
         if progress.failed.is_none() {
-            // All guests in the files now belong to the files, including guests that clients
-            // attached.
+            // All guests in the files now count as guests of the files, including guests that
+            // clients attached.
             for name in &reload.named {
                 let mut origin = self.state.spec().origin(name).cloned();
                 let user = origin.as_mut().and_then(|origin| origin.user.take());

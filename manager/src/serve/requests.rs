@@ -148,7 +148,7 @@ impl ManagerServer<'_> {
             return;
         };
         match &client.waits {
-            ClientWait::Room(relay) => self.send_relayed(id, relay.clone(), now),
+            ClientWait::MailboxSpace(relay) => self.send_relayed(id, relay.clone(), now),
             ClientWait::Free(_) => {
                 let why = "the detach of the guest with this name takes more than 20 s";
                 self.answer(id, &refusal(why.to_owned()), now);
@@ -189,7 +189,7 @@ impl ManagerServer<'_> {
             let due_ns = match self.core.reply(*token) {
                 None => continue,
                 Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
-                    client.waits = ClientWait::Room(relay.clone());
+                    client.waits = ClientWait::MailboxSpace(relay.clone());
                     Some(now.saturating_add(MAILBOX_RETRY_NS))
                 }
                 Some(reply) => {

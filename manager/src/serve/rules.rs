@@ -40,7 +40,7 @@ impl ManagerServer<'_> {
             .clone()
             .change(guest)?;
         let (name, vifs) = (changed.domain.name, changed.vifs);
-        let ports = self.state.spec().changed(&vifs);
+        let ports = self.state.spec().changed_ports(&vifs);
         let calls = WorkerCall::of_ports(&ports, |vif| Request::Change { vif })?;
         let place = self.state.place(&name);
         let life = place.and_then(|place| self.lives.get_mut(&place));

@@ -127,7 +127,7 @@ impl MachineSpec {
         }
     }
 
-    /// Returns the change to other NICs. The present NICs can be restored until
+    /// Returns the change to other NICs. The current NICs can be restored until
     /// [`MachineSpec::end_nic_change`].
     pub(super) fn begin_nics(&self, nics: NicChange) -> SpecChange {
         let mut pending = PendingNicChange::default();

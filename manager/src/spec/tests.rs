@@ -269,7 +269,7 @@ fn changed_rules_survive_restarts() {
     for worker in both[0].workers() {
         let has = |text: &str| text.matches(r#""name":"no""#).count();
         assert_eq!(has(&both[0].config_text(worker)), 0);
-        let ports = &both[0].changed(&changed.vifs)[&worker];
+        let ports = &both[0].changed_ports(&changed.vifs)[&worker];
         assert_eq!(ports[0].rules, changed.vifs[0].rules);
     }
     edit(&mut both, "a", |entry| {

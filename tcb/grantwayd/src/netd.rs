@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Maximum time that a domain's worker waits for netd's answer, or for its notice that it is
-/// working.
+/// Maximum time that a domain's worker waits for netd's answer, or for netd's notice that the
+/// answer takes longer.
 const FIRST_REPLY_TIMEOUT_NS: u64 = 50_000_000;
-/// Maximum time that the worker waits after the notice: several grace periods of the kernel.
+/// Maximum time that the worker waits after this notice: several grace periods of the kernel.
 const WORK_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Interval of retries until netd has closed a socket.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);

@@ -459,8 +459,8 @@ fn descriptors(pid: u32) -> Vec<String> {
     kinds
 }
 
-/// The monitor has the same descriptors open for any number of dead domains. So the domains'
-/// namespaces no longer exist: a namespace exists as long as its processes and descriptors.
+/// The monitor has the same descriptors open for any number of dead domains. So the dead domains'
+/// namespaces no longer exist, because no process and no descriptor refers to them.
 #[test]
 fn dead_domains_leave_no_descriptors_or_namespaces() {
     let machines = [1, 3].map(|guests| Daemon::up(&machine(guests)));
@@ -482,7 +482,7 @@ fn dead_domains_leave_no_descriptors_or_namespaces() {
         assert!(left.len() < alive, "{left:?}");
     }
     let [few, many] = &machines;
-    // A client's socket closes shortly after its answer.
+    // The monitor closes a client's socket shortly after the answer.
     eventually("both monitors have the same descriptors open", || {
         descriptors(few.child.id()) == descriptors(many.child.id())
     });

@@ -22,7 +22,8 @@ fn plan(guests: u16) -> Machine {
     plan
 }
 
-/// Returns such a machine with one guest, and with a TAP of the driver domain in a namespace.
+/// Returns a machine like [`plan`]'s with one guest, and with a TAP of the driver domain in a
+/// namespace.
 fn plan_with_tap(place: &Namespace) -> Machine {
     let mut plan = plan(1);
     plan.domains[0].devices = vec![
@@ -59,7 +60,7 @@ fn kill_helper(daemon: &Daemon, name: &str) {
     eventually("the helper is restarted", || helper(daemon, name) != before);
 }
 
-/// Returns the status from the present manager, or from its successor.
+/// Returns the status from the current manager or its successor.
 fn status(daemon: &Daemon) -> Value {
     let mut status = Value::Null;
     eventually("a manager answers", || {

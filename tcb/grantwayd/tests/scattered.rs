@@ -35,7 +35,7 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     table
 }
 
-/// Grants frames 0 and 2 alternately by all entries. Returns the number of created grants, and the
+/// Grants frames 0 and 2 alternately in all entries. Returns the number of created grants, and the
 /// statuses of the other entries.
 fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
     let mut refusals = Vec::new();

@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Answers every request that was waiting for the netd that has exited.
+    /// Answers all requests that were waiting for an answer of the exited netd.
     pub(super) fn netd_exited(&mut self, now: u64) {
         self.control.replace(None);
         let mut left = self.netd.ended(now);
@@ -84,7 +84,7 @@ impl Core {
     /// Handles netd's replies. Kills netd if it violates the protocol.
     pub(super) fn read_netd(&mut self) {
         while let Some(Received { record, mut fds }) = self.netd.receive() {
-            self.outcome(record, &mut fds);
+            self.handle_reply(record, &mut fds);
             self.hypervisor.close(fds);
         }
     }
@@ -165,7 +165,7 @@ impl Core {
             // The domain inherited the socket, and can use it with the same frames.
             let memory = self.hypervisor.memory(socket.domain);
             let has = |retained| memory.is_some_and(|memory| Arc::ptr_eq(&memory.frames, retained));
-            if bound.socket == socket && bound.lasts.as_ref().is_some_and(has) {
+            if bound.socket == socket && bound.retained_frames.as_ref().is_some_and(has) {
                 return self.give_bound(bound);
             }
         }
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// Handles a reply of netd. Unused descriptors remain in `fds`.
-    fn outcome(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
+    fn handle_reply(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
         if let NetdReply::Lost { unit, is_removed } = record.message {
             // Ignored if the device was closed in the meantime.
             if let Some(open) = self.units.kept.get_mut(&unit)
@@ -212,7 +212,7 @@ impl Core {
                 self.made(token, socket, unit, fds)
             }
             (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _, mapping)) => {
-                self.bound((socket, mapping), unit, (rings, lasts), fds)
+                self.handle_bound((socket, mapping), unit, (rings, lasts), fds)
             }
             _ => Err("netd has sent an answer of the wrong type".into()),
         };
@@ -237,7 +237,7 @@ impl Core {
         let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
         match all.find(|bound| bound.socket.domain == dead && is_driver) {
-            Some(bound) => bound.lasts.clone(),
+            Some(bound) => bound.retained_frames.clone(),
             None => self.known.get(&dead)?.retained.clone(),
         }
     }
@@ -306,7 +306,7 @@ impl Core {
     }
 
     /// Handles a bound socket: gives it to its domain.
-    fn bound(
+    fn handle_bound(
         &mut self,
         (socket, mapping): (NewSocket, Option<IoMapping>),
         unit: u32,
@@ -328,7 +328,7 @@ impl Core {
         self.give_bound(BoundSocket {
             socket,
             rings,
-            lasts: frames.filter(|_| lasts && !is_queue),
+            retained_frames: frames.filter(|_| lasts && !is_queue),
             control,
         })
     }
@@ -342,7 +342,7 @@ impl Core {
         let fds = kept.map_or(&[][..], |unit| &unit.fds);
         // For a PCI device, the domain gets the descriptor of the interrupt, and a mapping of the
         // registers.
-        let (fd, shows) = match (socket.is_pci, fds) {
+        let (fd, mapped_fd) = match (socket.is_pci, fds) {
             (false, [socket, ..]) => (socket.try_clone()?, None),
             (true, [_, _, device, interrupt]) => {
                 (interrupt.try_clone()?, Some(device.try_clone()?))
@@ -355,13 +355,13 @@ impl Core {
         };
         let device = DomainDevice {
             fd,
-            pages_fd: shows,
+            pages_fd: mapped_fd,
             control: Some(control),
             pages: device_maps(&bound.rings, socket.rings_slot, slots)?,
             pin: socket.of.map(|of| Pin { of, first, frames }),
         };
         self.hypervisor.give_device(socket.domain, Some(device))?;
-        if bound.lasts.is_some() {
+        if bound.retained_frames.is_some() {
             self.lasting.insert(socket.on, bound);
         }
         done()

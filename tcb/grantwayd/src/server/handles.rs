@@ -63,7 +63,7 @@ pub(super) struct BoundSocket {
     pub(super) socket: NewSocket,
     pub(super) rings: Rings,
     /// The domain's frames, if the socket outlives the domain.
-    pub(super) lasts: RetainedFrames,
+    pub(super) retained_frames: RetainedFrames,
     /// netd closes the socket after the last reference is dropped.
     pub(super) control: Arc<NetdSocket>,
 }
@@ -115,7 +115,7 @@ impl DevHandles {
     }
 
     /// Returns whether a device exists or is being opened. The manager cannot close sockets.
-    pub(super) fn knows(&self, unit: u32) -> bool {
+    pub(super) fn has_unit(&self, unit: u32) -> bool {
         unit < SOCKETS && (self.kept.contains_key(&unit) || self.opening().any(|by| by == unit))
     }
 
@@ -229,7 +229,7 @@ mod tests {
         );
         assert_eq!(waits(&units, 2), (107, Some(200)));
         assert!(!units.close(202, 9).0);
-        let known = [7, 8, 9].map(|unit| units.knows(unit));
+        let known = [7, 8, 9].map(|unit| units.has_unit(unit));
         assert_eq!(known, [false, true, false]);
     }
 
@@ -246,7 +246,7 @@ mod tests {
             .insert(1, DevHandle::new(device, vec![file(), file()]));
         units.kept.insert(unit, DevHandle::new(queue, vec![file()]));
         assert!(
-            units.knows(1) && !units.knows(unit),
+            units.has_unit(1) && !units.has_unit(unit),
             "a socket belongs to its domain"
         );
         units.wait(100, PendingRequest::Open(2, Some(file())));

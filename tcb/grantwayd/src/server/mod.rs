@@ -255,12 +255,12 @@ impl Core {
         }
     }
 
-    /// Waits for an event, at most until the next deadline, and handles it.
+    /// Waits for events, at most until the next deadline, and handles them.
     fn turn(&mut self) {
         let now = monotonic_ns();
         let mut deadline = self.hypervisor.tick(now);
         if self.ending.is_some() {
-            // The shutdown has a separate deadline.
+            // `finish` checks the deadline of the shutdown.
             deadline = deadline.into_iter().chain([now + 10_000_000]).min();
         } else {
             let due = [self.manager.due_ns(), self.netd.due_ns()];

@@ -81,7 +81,7 @@ impl Core {
                 return Err("the machine is shutting down".into());
             }
             CoreRequest::Open { unit } => return self.open(token, unit, fds),
-            CoreRequest::Close { unit } if self.units.knows(unit) => {
+            CoreRequest::Close { unit } if self.units.has_unit(unit) => {
                 return self.close(token, unit);
             }
             // The device does not exist, so closing it succeeds.
@@ -123,8 +123,8 @@ impl Core {
                         "the core already holds sockets and log, or too many were passed".into(),
                     );
                 }
-                // Clients see the credentials of the last caller of listen(2). The core calls it,
-                // because managers may be replaced.
+                // Clients see the credentials of the last caller of listen(2). The core calls
+                // listen(2), because managers may be replaced.
                 rustix::net::listen(attachment(&fds)?, -1)?;
                 self.held = fds;
                 self.sockets = self.args.sockets().map(identify).collect();

@@ -94,7 +94,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a monitor. Returns it with its first line of output.
+    /// Starts a monitor. Returns the monitor and its first line of output.
     pub(crate) fn start(machine: &Machine) -> (Self, Value) {
         Self::start_as(machine, Command::new(core()))
     }
@@ -257,7 +257,7 @@ impl Daemon {
         table
     }
 
-    /// Makes one end of a table end it. Returns the status.
+    /// Makes `domain` end a table. Returns the status.
     pub(crate) fn end_table(&self, domain: &str, table: Handle) -> i64 {
         self.call(domain, HypercallKind::TableEnd, [table.0.into(), 0, 0])
             .0

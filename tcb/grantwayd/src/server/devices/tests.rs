@@ -59,7 +59,7 @@ fn devices_closed_without_netd_stay_open_here() {
     );
     core.units.kept.insert(1, device);
     core.close(0, 1).unwrap();
-    assert!(!core.units.knows(1) && core.units.is_any_closing());
+    assert!(!core.units.has_unit(1) && core.units.is_any_closing());
     let error = other_end.read(&mut [0]).unwrap_err();
     assert_eq!(
         error.kind(),
@@ -120,7 +120,7 @@ fn slow_closes_do_not_block() {
         |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
             let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
             let mut fds = vec![fd];
-            core.outcome(Record { token, message }, &mut fds);
+            core.handle_reply(Record { token, message }, &mut fds);
             core.hypervisor.close(fds);
         };
     let message = || NetdReply::Opened { given: 0 };
@@ -189,7 +189,7 @@ fn with_socket(program: Program) -> (Core, DomId) {
     let bound = BoundSocket {
         socket: socket(first),
         rings: [RingExtent::default(); 4],
-        lasts: Some(frames),
+        retained_frames: Some(frames),
         control,
     };
     core.give_bound(bound).unwrap();
