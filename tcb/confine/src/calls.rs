@@ -22,7 +22,7 @@ pub enum When {
 pub struct Call {
     /// The number of the call.
     pub number: i64,
-    /// The condition under which it is allowed.
+    /// The condition under which the call is allowed.
     pub when: When,
 }
 

@@ -34,8 +34,8 @@ pub(crate) fn restrict(paths: &[&str]) -> io::Result<bool> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Returns whether the kernel supports Landlock. Tests it in a thread that restricts itself and
-/// exits.
+/// Returns whether the kernel supports Landlock. Tests the support in a thread that restricts
+/// itself and exits.
 #[must_use]
 pub fn has_landlock() -> bool {
     let spawned =

@@ -65,8 +65,8 @@ pub fn own_user() -> Option<u32> {
 pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let mut missing = Vec::new();
     let had = capabilities(None)?.permitted;
-    // The first step, because it needs a capability. A failure is harmless: with NO_NEW_PRIVS
-    // (below), the program cannot regain capabilities that remain in the bounding set.
+    // This is the first step, because it needs a capability. A failure is harmless: with
+    // NO_NEW_PRIVS (below), the program cannot regain capabilities that remain in the bounding set.
     for capability in had.difference(rights.keep).iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
@@ -93,8 +93,8 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     }
     set_no_new_privs(true)?;
     if rights.ends_with_parent {
-        // After the change of user, which resets the signal. If the parent has exited already, its
-        // end of the link is closed, and the program exits as well.
+        // Set after the change of user, which resets the signal. If the parent has exited already,
+        // its end of the link is closed, and the program exits as well.
         set_parent_process_death_signal(Some(Signal::KILL))?;
     }
     if let Some(files) = rights.files
