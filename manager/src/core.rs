@@ -218,7 +218,7 @@ impl CoreLink {
     pub(crate) fn take(&mut self) {
         loop {
             match self.link.receive::<CoreMessage>() {
-                Ok(Some(received)) => self.keep(received),
+                Ok(Some(received)) => self.store(received),
                 Ok(None) => return,
                 Err(error) => {
                     if !matches!(error, LinkError::Closed) {
@@ -231,7 +231,7 @@ impl CoreLink {
         }
     }
 
-    fn keep(&mut self, received: Received<CoreMessage>) {
+    fn store(&mut self, received: Received<CoreMessage>) {
         let Received { record, fds } = received;
         let answer = match record.message {
             CoreMessage::Done { value } => Ok(CoreAnswer { value, fds }),

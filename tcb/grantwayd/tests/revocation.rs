@@ -243,7 +243,7 @@ fn a_dead_guests_pages_are_revoked_immediately() {
         table.claim(index, index);
     }
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    // N-14: revoked even if the driver domain claims to use them.
+    // N-14: the core revokes the grants even if the driver domain claims to use them.
     daemon.await_exit("g0");
     assert_eq!(
         (table.read_slot(0), table.read_slot(1)),

@@ -121,7 +121,7 @@ impl Core {
         let opening = |by| DevHandle::new(NetdRequest::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
         for left in left.iter_mut().filter(|_| self.netd.is_linked()) {
-            // If netd has died, with its descriptors, these are the last ones.
+            // If netd has died, its descriptors are closed, and these are the last.
             self.hypervisor.close(left.strip());
         }
         let left = left.or(description.map(opening));

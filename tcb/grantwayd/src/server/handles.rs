@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(known, [false, true, false]);
     }
 
-    /// Otherwise netd would confirm the end of a queue that it has not adopted yet.
+    /// A welcomed netd would confirm the end of a queue that it has not adopted yet.
     #[test]
     fn a_new_netd_adopts_all_before_it_is_welcomed() {
         let mut units = DevHandles::default();

@@ -144,14 +144,14 @@ impl Core {
     /// The reason of the machine's failure, unless it was reported already.
     pub(crate) fn run(mut self) -> Result<(), Option<String>> {
         while self.ending.is_none() {
-            self.turn();
+            self.process_events();
         }
         self.control.end();
         self.hypervisor.kill_all("ended");
         let ends_ns = monotonic_ns().saturating_add(SHUTDOWN_STEPS * SHUTDOWN_STEP_NS);
         let is_time_for = |steps: u64| monotonic_ns() + steps * SHUTDOWN_STEP_NS < ends_ns;
         while !self.hypervisor.is_over() && is_time_for(2) {
-            self.turn();
+            self.process_events();
         }
         if self.failure.is_none() && !self.is_orphaned {
             let open = self.units.kept.range(..SOCKETS).map(|(&unit, _)| unit);
@@ -160,7 +160,7 @@ impl Core {
             }
         }
         while self.units.is_any_closing() && is_time_for(1) {
-            self.turn();
+            self.process_events();
         }
         if let Some(Some(token)) = self.ending {
             self.send_to_manager(token, CoreMessage::Done { value: 0 }, Vec::new());
@@ -256,11 +256,11 @@ impl Core {
     }
 
     /// Waits for events, at most until the next deadline, and handles them.
-    fn turn(&mut self) {
+    fn process_events(&mut self) {
         let now = monotonic_ns();
         let mut deadline = self.hypervisor.tick(now);
         if self.ending.is_some() {
-            // `finish` checks the deadline of the shutdown.
+            // Short, because `run` checks the deadlines of the shutdown after each call.
             deadline = deadline.into_iter().chain([now + 10_000_000]).min();
         } else {
             let due = [self.manager.due_ns(), self.netd.due_ns()];
