@@ -22,7 +22,7 @@ const UNREAD_TIMEOUT_NS: u64 = 1_000_000_000;
 pub(crate) struct Relay {
     pub(crate) to: DomId,
     pub(crate) request: Vec<u8>,
-    /// When to stop waiting for room in the domain's mailbox.
+    /// Deadline for space in the domain's mailbox.
     pub(crate) until_ns: u64,
 }
 
@@ -228,7 +228,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     /// Runs the main loop's steps for a client up to `turns` times without waiting. Returns how
-    /// often its descriptor was ready.
+    /// often the client's descriptor was ready.
     fn ready_turns(client: &mut Client, turns: usize) -> usize {
         let mut ready = 0;
         for _ in 0..turns {

@@ -32,7 +32,7 @@ pub(crate) struct SavedState<'a> {
     pub(crate) complete_ns: u64,
     /// Properties that the system lacks, as text.
     pub(crate) missing: Cow<'a, BTreeSet<String>>,
-    /// Restarts of the domains that restart, by place.
+    /// Restart state of the domains that can restart, by place.
     pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
     /// The specification, if it has changed since the start.
     pub(crate) spec: Option<Cow<'a, MachineSpec>>,

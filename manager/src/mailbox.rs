@@ -59,7 +59,8 @@ impl MailboxRequest {
 }
 
 impl Mailbox {
-    /// Takes over a mailbox. A pending request of an earlier manager gets the full timeout.
+    /// Returns the mailbox in `file`, which may contain a request of an earlier manager. A pending
+    /// request of an earlier manager gets the full timeout.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);

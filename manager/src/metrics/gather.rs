@@ -53,7 +53,7 @@ pub(crate) struct Scraper {
     unanswered: usize,
     /// Domains that did not answer last time. They are queried last.
     silent: Vec<String>,
-    /// Time limits for all domains, and for one.
+    /// Time limits for all answers, and for the answers of one domain.
     gather_timeout: Duration,
     domain: Duration,
 }

@@ -23,7 +23,7 @@ impl ManagerServer<'_> {
             return;
         }
         if self.state.spec().is_lost(device) {
-            // An earlier manager has recorded it.
+            // An earlier manager has recorded the loss.
             return;
         }
         self.state.mark_lost(device, true);

@@ -73,7 +73,7 @@ enum Deadline {
     /// The next attempt to write the state file.
     StateFile,
     /// The log may report again that the core cannot store the state.
-    Trouble,
+    StoreError,
     /// A client is too slow, or its event is overdue.
     Client(u64),
     /// The pause after a failed `accept` is over.
@@ -222,7 +222,8 @@ impl<'a> ManagerServer<'a> {
                 self.state.set(place, DomId(domain.id));
             }
         }
-        // Resumed before the reports are handled, because a restarting domain keeps its devices.
+        // Resume the domains before the reports are handled, because a restarting domain keeps its
+        // devices.
         self.resume(&kept.restarts, now);
         self.take_reports();
         self.resume(&kept.restarts, now);
@@ -310,10 +311,10 @@ impl<'a> ManagerServer<'a> {
     /// Writes changes to the journal. Logs a failure, and retries in the next turn.
     fn try_store_state(&mut self, now_ns: u64) {
         if let Err(CoreError { why, .. }) = self.store_state()
-            && !self.deadlines.has(&Deadline::Trouble)
+            && !self.deadlines.has(&Deadline::StoreError)
         {
             let again_ns = now_ns.saturating_add(STORE_ERROR_INTERVAL_NS);
-            self.deadlines.set(Deadline::Trouble, again_ns);
+            self.deadlines.set(Deadline::StoreError, again_ns);
             let line = format!("the core cannot store the state: {why}");
             self.log.line(Warning, "grantwayd", &line);
         }
@@ -515,7 +516,7 @@ impl<'a> ManagerServer<'a> {
                 | Deadline::Reload
                 | Deadline::Reattach(_)
                 | Deadline::StateFile
-                | Deadline::Trouble
+                | Deadline::StoreError
                 | Deadline::Accept => {}
             }
         }

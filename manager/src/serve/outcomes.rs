@@ -33,7 +33,7 @@ impl ManagerServer<'_> {
             if goal == RestartGoal::Ended {
                 life.goal = Goal::Held;
             }
-            // Killed immediately, before the process's devices are closed.
+            // The process is killed immediately, before its devices are closed.
             let stage = self.state.stage_at(*place);
             if matches!(stage, Some(Stage::Starting | Stage::Running)) {
                 life.end = None;
