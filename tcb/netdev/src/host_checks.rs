@@ -441,11 +441,11 @@ mod tests {
             run("ip link set other up");
             run("ip address add 10.91.0.129/25 dev other");
             let found = [
-                look("there", Some("absent"), None),
-                look("new", Some("there"), None),
+                check("there", Some("absent"), None),
+                check("new", Some("there"), None),
             ];
             run("ip address flush dev other");
-            (found, look("there", None, Some("m")))
+            (found, check("there", None, Some("m")))
         });
         let overlap = |found: &Obstacle| match found {
             Obstacle::Overlap(overlap) => overlap.interface == "other" && overlap.is_address,
@@ -529,10 +529,10 @@ mod tests {
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             run("ip link add up0 type veth peer name other");
             run("ip address add 10.91.0.1/24 dev up0");
-            let good = look("up0");
+            let good = check("up0");
             fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
             run("ip address flush dev up0");
-            [good, look("up0"), look("gone")]
+            [good, check("up0"), check("gone")]
         });
         let off = NatProblem::Off("net.ipv4.ip_forward".to_owned());
         let [good, bad, gone] = found;

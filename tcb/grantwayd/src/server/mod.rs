@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Time limit of each step of the shutdown: domains exit, netd closes devices, helpers exit. The
-/// next step may use the unused time of a step. Whatever remains after the last step ends with this
-/// process.
+/// next step may use the unused time of a step. The exit of this process removes all remaining
+/// objects after the last step.
 const SHUTDOWN_STEP_NS: u64 = 5_000_000_000;
 /// Number of shutdown steps. systemd's timeout is longer than all steps together.
 const SHUTDOWN_STEPS: u64 = 3;
