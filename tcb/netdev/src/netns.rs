@@ -1,7 +1,7 @@
 //! Network namespaces: runs code in a namespace, and creates unnamed namespaces.
 //!
-//! A namespace belongs to a thread. Work in another namespace runs on a temporary thread, so an
-//! error cannot leave the caller in the wrong namespace.
+//! Each thread runs in one namespace, independently of other threads. Work in another namespace
+//! runs on a temporary thread, so an error cannot leave the caller in the wrong namespace.
 
 use crate::error::NetError;
 use crate::netlink::Netlink;
@@ -30,7 +30,7 @@ pub const OWN: &str = "/proc/thread-self/ns/net";
 /// Unique identity of a namespace: device and inode of its file.
 pub type Identity = [u64; 2];
 
-/// Returns the identity of the namespace at `path`, or `None` if the path does not exist.
+/// Returns the identity of the namespace at `path`, or `None` if its file cannot be read.
 #[must_use]
 pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
     let file = fs::metadata(path).ok()?;
