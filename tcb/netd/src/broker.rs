@@ -52,7 +52,7 @@ enum BrokerRequest {
     Read,
     /// Create this file, for the domain's process number `life`.
     Write(u64),
-    /// Load a program of this kind. Attached: its code and its maps.
+    /// Load a program of this type. Attached: its code and its maps.
     Load(u32),
     /// Create a listening socket. Attached: its description ([`VhostUser`]).
     Listen,

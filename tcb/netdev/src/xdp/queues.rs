@@ -143,7 +143,7 @@ impl Paths {
     }
 
     /// Stores the link of a program, which remains attached for the lifetime of this value.
-    pub(super) fn keep(&mut self, link: OwnedFd) {
+    pub(super) fn store_link(&mut self, link: OwnedFd) {
         self.links.push(link);
     }
 

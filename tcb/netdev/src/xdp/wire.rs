@@ -222,7 +222,7 @@ impl AttachedPrograms {
             Ok(link) => (link, true),
             Err(_) => (attach_xdp(&program, index, XDP_FLAGS_SKB_MODE)?, false),
         };
-        paths.keep(link);
+        paths.store_link(link);
         netlink.set_up(index)?;
         Ok(Self { paths, native })
     }
@@ -334,7 +334,7 @@ impl XdpInterface {
         self.in_its_namespace(|_| socket::create())
     }
 
-    /// Binds a socket that has its memory, and directs the wire's packets to it.
+    /// Binds a socket with memory, and directs the wire's packets to the socket.
     ///
     /// # Errors
     /// As [`XdpInterface::bind`].

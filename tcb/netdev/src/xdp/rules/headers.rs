@@ -119,7 +119,7 @@ impl HeaderBlocks {
 }
 
 /// Parses the headers of the frame in r6.
-pub(super) fn follow(program: &mut Assembler, found: &HeaderBlocks) {
+pub(super) fn parse_headers(program: &mut Assembler, found: &HeaderBlocks) {
     let [ipv4, ipv6, arp, other, network, whole] = std::array::from_fn(|_| program.fresh());
     program
         .mov(R1, R6)

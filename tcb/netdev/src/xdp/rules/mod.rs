@@ -66,7 +66,7 @@ pub(super) fn compile(
     }
     let [drop, deny, pass] = std::array::from_fn(|_| program.fresh());
     let found = HeaderBlocks::new(&mut program, drop);
-    headers::follow(&mut program, &found);
+    headers::parse_headers(&mut program, &found);
     let mut compiler = Compiler {
         program,
         rules,
