@@ -47,10 +47,10 @@ impl Cidr {
         Ipv4Addr::from_bits(own.to_bits() | hosts)
     }
 
-    /// Returns why no station can have the address, or `None` if a station can. The text continues
-    /// a sentence that begins with the address.
+    /// Returns why no station can have the address, or `None` if a station can. The text completes
+    /// a sentence whose subject is the address.
     #[must_use]
-    pub fn no_station(self) -> Option<&'static str> {
+    pub fn non_station_reason(self) -> Option<&'static str> {
         let is_network = self.network() == self.address;
         match self.address {
             address if address.is_unspecified() => Some("is the unspecified address"),
@@ -93,10 +93,10 @@ impl Cidr {
     }
 
     /// Returns the first free address of the network, except the network's own and its broadcast
-    /// address. Searches the first 65 536.
+    /// address. Searches the first 65 536 addresses.
     #[must_use]
     pub fn free(self, is_taken: impl Fn(IpAddr) -> bool) -> Option<Self> {
-        const LOOKED_AT: u128 = 1 << 16;
+        const SEARCH_LIMIT: u128 = 1 << 16;
         let (first, bits) = match self.network() {
             IpAddr::V4(first) => (u128::from(first.to_bits()), 32),
             IpAddr::V6(first) => (first.to_bits(), 128),
@@ -113,7 +113,7 @@ impl Cidr {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits((first + n) as u32)),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(first + n)),
         };
-        let mut all = (from..to.min(LOOKED_AT)).map(address);
+        let mut all = (from..to.min(SEARCH_LIMIT)).map(address);
         let address = all.find(|address| !is_taken(*address))?;
         Some(Self { address, ..self })
     }
@@ -125,7 +125,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// An invalid address; its text describes the expected form.
+/// An invalid address. Its message describes the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{text}`: {remedy}")]
 pub struct InvalidAddress {
@@ -175,7 +175,7 @@ impl MacAddress {
     }
 
     /// Returns a locally administered address for interface `interface` of station `station` of
-    /// kind `kind`: the default of a file.
+    /// kind `kind`. Interfaces without a configured MAC use it.
     #[must_use]
     pub const fn derived(kind: u8, station: u16, interface: u8) -> Self {
         let [high, low] = station.to_be_bytes();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn special_addresses_belong_to_no_station() {
+    fn special_addresses_are_not_stations() {
         for (text, why) in [
             ("0.0.0.0/0", "unspecified"),
             ("::/0", "unspecified"),
@@ -320,10 +320,10 @@ mod tests {
             ("::ffff:10.0.0.1/96", "mapped"),
             ("fd00::/64", "all routers"),
         ] {
-            let said = text.parse::<Cidr>().unwrap().no_station();
+            let message = text.parse::<Cidr>().unwrap().non_station_reason();
             assert!(
-                said.is_some_and(|said| said.contains(why)),
-                "{text}: {said:?}"
+                message.is_some_and(|message| message.contains(why)),
+                "{text}: {message:?}"
             );
         }
         for text in [
@@ -338,7 +338,11 @@ mod tests {
             "fe80::1/64",
             "10.0.0.1/0",
         ] {
-            assert_eq!(text.parse::<Cidr>().unwrap().no_station(), None, "{text}");
+            assert_eq!(
+                text.parse::<Cidr>().unwrap().non_station_reason(),
+                None,
+                "{text}"
+            );
         }
     }
 
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_macs_are_single_local_stations() {
+    fn derived_macs_are_local_unicast() {
         let mac = MacAddress::derived(1, 513, 2);
         assert!(!mac.is_multicast() && !mac.is_zero());
         assert_eq!(mac.to_string(), "02:67:01:02:01:02");

@@ -8,15 +8,15 @@ pub(crate) const GRANTS: [(&str, &str); 3] = [
     ("mapped", "persistent"),
 ];
 
-const TICKS: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to poll a NIC at \
+const TICKS_REMOVED: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to poll a NIC at \
                      intervals, write moderation = \"tick\" in [[nic]]";
 
 /// Removed keys: section, key, explanation.
-const GONE: [(&str, &str, &str); 7] = [
-    ("driver", "tick_us", TICKS),
-    ("driver", "empty_ticks", TICKS),
-    ("guest", "tick_us", TICKS),
-    ("guest", "empty_ticks", TICKS),
+const REMOVED_KEYS: [(&str, &str, &str); 7] = [
+    ("driver", "tick_us", TICKS_REMOVED),
+    ("driver", "empty_ticks", TICKS_REMOVED),
+    ("guest", "tick_us", TICKS_REMOVED),
+    ("guest", "empty_ticks", TICKS_REMOVED),
     (
         "driver",
         "poll_budget",
@@ -25,8 +25,8 @@ const GONE: [(&str, &str, &str); 7] = [
     (
         "driver",
         "notify_us",
-        "leave it out: while a NIC has more frames, sleeping guests are woken at once if the \
-         driver domain has `cpus` that no guest may use, otherwise every 300 µs",
+        "leave it out: while a NIC has more frames, sleeping guests are woken immediately if \
+         the driver domain has `cpus` that no guest may use, otherwise every 300 µs",
     ),
     (
         "lro",
@@ -37,9 +37,9 @@ const GONE: [(&str, &str, &str); 7] = [
 ];
 
 /// Returns the explanation for a removed key.
-pub(crate) fn gone(section: &str, key: &str) -> Option<&'static str> {
-    let found = GONE
+pub(crate) fn removed(section: &str, key: &str) -> Option<&'static str> {
+    let found = REMOVED_KEYS
         .iter()
         .find(|(of, name, _)| (*of, *name) == (section, key));
-    found.map(|(.., became)| *became)
+    found.map(|(.., explanation)| *explanation)
 }

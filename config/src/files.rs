@@ -1,4 +1,4 @@
-//! A configuration in several files: the main file, and fragments that add to it.
+//! A configuration in several files: the main file and fragments that extend it.
 
 use abi::machine::Setting;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub struct ConfigFile {
     pub text: String,
 }
 
-/// Returns the merged settings of files, key by key, as written.
+/// Returns the merged settings of the files as written, without defaults.
 ///
 /// # Errors
 ///
@@ -41,14 +41,15 @@ pub(crate) fn merge<'t>(into: &mut DeTable<'t>, later: DeTable<'t>) {
             None => Some(value),
         };
         if let Some(value) = rest {
-            // The key gets the span of its value.
+            // The key's span moves to the later file with its value.
             into.remove(name);
             into.insert(key, value);
         }
     }
 }
 
-/// Appends a value to an earlier one; returns it if it replaces the earlier one instead.
+/// Appends a list to an earlier one, or merges two sections. Returns the later value if it replaces
+/// the earlier one instead.
 fn join<'t>(
     before: &mut Spanned<DeValue<'t>>,
     later: Spanned<DeValue<'t>>,

@@ -1,5 +1,5 @@
-//! Keys with one of several words as their value. The words are serde's names of the variants, so
-//! that files, the domains' configurations and `grantway stat` agree.
+//! Keys whose value is one of several words. The words are serde's names of the variants, so that
+//! files, the domains' configurations and `grantway stat` agree.
 
 use serde::Serialize;
 use serde::de::value::StrDeserializer;
@@ -10,7 +10,7 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// No variant has this name; the error lists the names.
+/// No variant has this name. The error lists the valid names.
 pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownVariant> {
     T::deserialize(StrDeserializer::new(word))
 }
@@ -24,7 +24,7 @@ pub(crate) fn name(value: &impl Serialize) -> String {
     }
 }
 
-/// A word that is not the name of a variant.
+/// Error: a word is not the name of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownVariant {
     known: &'static [&'static str],
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_serde() {
+    fn keywords_are_the_names_of_serde() {
         use crate::domain::RingFormat;
         assert_eq!(read("xen"), Ok(RingFormat::Xen));
         assert_eq!(name(&RingFormat::Xen), "xen");

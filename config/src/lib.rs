@@ -1,6 +1,6 @@
 //! Configuration: the file format (TOML), the machine that the monitor builds
-//! ([`abi::machine::Machine`]), and the configuration of the domains' programs ([`domain`]). Pure:
-//! it reads no file and makes no system call.
+//! ([`abi::machine::Machine`]), and the configuration of the domains' programs ([`domain`]). The
+//! crate is pure: it reads no file and makes no system call.
 //!
 //! [`parse`] returns a [`Config`], or all mistakes in the text, each with its line and a remedy.
 //! [`Config::machine`] computes the sizes. `docs/config.md` describes every key, and

@@ -1,7 +1,7 @@
 //! Adds guests to a running machine and removes them, for the manager.
 //!
 //! A file describes a machine at its start; [`machine`] reserves resources for later changes.
-//! [`LiveConfig`] is the present configuration of the machine: a new guest is checked against all
+//! [`LiveConfig`] is the current configuration of the machine. It checks a new guest against all
 //! existing ones by the rules of a file.
 
 mod format;
@@ -30,21 +30,20 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 /// The number of guests, with one interface each, that fit the driver domain's window in addition
-/// to those of the file. The slots of the window share the mappings that a process may have.
-const ROOM: u32 = 256;
-/// The same number if guests revoke pages individually, so that their granted pages are scattered:
-/// each has mappings for a pool of the default size in which every page is separate.
-const ROOM_SCATTERED: u32 = 64;
+/// to those of the file. The kernel's limit of mappings per process bounds the slots of the window.
+const EXTRA_GUESTS: u32 = 256;
+/// The same number if guests revoke pages individually, which scatters their granted pages. Every
+/// page of a pool of the default size can then be a separate mapping.
+const EXTRA_GUESTS_SCATTERED: u32 = 64;
 
 /// The maximum number of remembered addresses of removed guests.
-const LEFT_MAX: usize = 4096;
+const REMOVED_ADDRESSES_MAX: usize = 4096;
 
-/// The slots at the end of a window that are reserved for the rings of AF_XDP NICs that are added
+/// The number of slots at the end of a window that are reserved for the rings of AF_XDP NICs added
 /// later: enough for eight NICs with 4096 buffers each.
 pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 
-/// Returns the machine of a configuration that was read from `files`, to which guests can be
-/// attached.
+/// Returns the machine of a configuration that was read from `files`. Guests can be attached to it.
 ///
 /// # Errors
 ///
@@ -62,8 +61,8 @@ pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problem
         false => 0,
     };
     let room = match config.buffers.release_threshold {
-        Some(_) => ROOM_SCATTERED,
-        None => ROOM,
+        Some(_) => EXTRA_GUESTS_SCATTERED,
+        None => EXTRA_GUESTS,
     };
     let drivers = machine.domains.iter_mut();
     for driver in drivers.filter(|domain| domain.program == Program::Driver) {
@@ -87,11 +86,11 @@ pub struct ResolvedGuest {
     /// The configuration of its interfaces for a worker of the driver domain, without connections
     /// and slots.
     pub vifs: Vec<VifConfig>,
-    /// Its description, with the MACs that it was given.
+    /// Its description, with its assigned MACs.
     pub guest: Setting,
-    /// These MACs.
+    /// The assigned MACs.
     pub macs: Vec<MacAddress>,
-    /// Warnings about valid settings that may be unintended, a sentence each.
+    /// Warnings about valid settings that may be unintended, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -99,20 +98,20 @@ pub struct ResolvedGuest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveConfig {
     config: Config,
-    /// Addresses of removed guests, with the MACs under which others may know them.
-    left: BTreeMap<IpAddr, MacAddress>,
+    /// Addresses of removed guests, with the MACs that other stations may have cached for them.
+    removed_addresses: BTreeMap<IpAddr, MacAddress>,
 }
 
 impl LiveConfig {
-    /// Returns the present configuration of a machine.
+    /// Returns the current configuration of a machine.
     ///
     /// # Errors
     ///
-    /// All mistakes in it; there are none if it was valid before.
+    /// Returns all mistakes. A configuration that was valid before has none.
     pub fn of(live: &HotplugState) -> Result<Self, Problems> {
         let (mut config, _) = parse_with_source(&files_of(live))?;
-        name_macs(&mut config);
-        nics::name_macs(&mut config);
+        set_explicit_macs(&mut config);
+        nics::set_explicit_macs(&mut config);
         if let Some(described) = &live.nics {
             config.nics = nics::read(described)?;
         }
@@ -128,22 +127,25 @@ impl LiveConfig {
             let guest = read_guest(config.guests.len(), &written(guest))?;
             config.guests.push(guest);
         }
-        let left = BTreeMap::new();
-        Ok(Self { config, left })
+        let removed_addresses = BTreeMap::new();
+        Ok(Self {
+            config,
+            removed_addresses,
+        })
     }
 
     /// Adds a guest, described as in a section `[[guest]]`. An interface may have a key `network`
-    /// instead of its addresses: it gets an unused one.
+    /// instead of addresses; it is then assigned an unused address.
     ///
     /// # Errors
     ///
-    /// All mistakes, a line each; in this case nothing has changed.
+    /// Returns all mistakes, one per line. On an error, nothing changes.
     pub fn add(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
         let g = self.config.guests.len();
         let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
         let described = &network::resolve(&self.config, described)?;
         let mut guest = read_guest(g, &written(described)).map_err(named)?;
-        self.refuse(&guest)?;
+        self.check_attachable(&guest)?;
         let macs = self.assign_macs(&mut guest);
         self.config.guests.push(guest);
         self.resolved(g, described, macs).map_err(|wrong| {
@@ -152,8 +154,8 @@ impl LiveConfig {
         })
     }
 
-    /// Replaces sections in the mistakes of a new guest by guests' names, because there is no file
-    /// with these sections.
+    /// Replaces section numbers in the mistakes of a new guest by guests' names, because no file
+    /// has these sections.
     fn by_name(&self, described: &Setting, wrong: &str) -> String {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         let own = state::name_of(described);
@@ -162,7 +164,7 @@ impl LiveConfig {
         let others = self.config.guests.iter();
         let names = others.map(|guest| format!("guest {}", guest.name));
         let names: Vec<String> = names.chain([own]).collect();
-        // From the last one on: "[[guest]] 1" is a prefix of "[[guest]] 10".
+        // Replaces the highest number first, because "[[guest]] 1" is a prefix of "[[guest]] 10".
         let numbered = (1..).zip(&names).collect::<Vec<_>>().into_iter().rev();
         numbered.fold(wrong.to_owned(), |text, (number, name)| {
             text.replace(&format!("[[guest]] {number}"), name)
@@ -173,23 +175,23 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// No guest has this name, or the description has mistakes; in both cases nothing has changed.
+    /// No guest has this name, or the description has mistakes. On an error, nothing changes.
     pub fn change(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
         let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
-        let mut there = self.config.guests.iter_mut().enumerate();
-        let there = there.find(|(_, there)| there.name == guest.name);
-        let (g, there) = there.ok_or_else(|| format!("no guest is named {}", guest.name))?;
+        let mut existing = self.config.guests.iter_mut().enumerate();
+        let existing = existing.find(|(_, existing)| existing.name == guest.name);
+        let (g, existing) = existing.ok_or_else(|| format!("no guest is named {}", guest.name))?;
         let macs = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
-        let before = std::mem::replace(there, guest);
+        let before = std::mem::replace(existing, guest);
         self.resolved(g, described, macs).map_err(|wrong| {
-            if let Some(there) = self.config.guests.get_mut(g) {
-                *there = before;
+            if let Some(existing) = self.config.guests.get_mut(g) {
+                *existing = before;
             }
             self.by_name(described, &wrong.to_string())
         })
     }
 
-    /// Returns guest number `g`, if it has no mistakes.
+    /// Returns guest number `g`, or its mistakes.
     fn resolved(
         &self,
         g: usize,
@@ -198,7 +200,11 @@ impl LiveConfig {
     ) -> Result<ResolvedGuest, Problems> {
         let (domain, mut vifs) = machine::guest_of(&self.config, g);
         for vif in &mut vifs {
-            let others = |address| self.left.get(address).is_some_and(|mac| mac.0 != vif.mac);
+            let others = |address| {
+                self.removed_addresses
+                    .get(address)
+                    .is_some_and(|mac| mac.0 != vif.mac)
+            };
             vif.announces = vif.addresses.iter().any(others);
         }
         let found = self.config.findings_with(g, &domain);
@@ -217,7 +223,7 @@ impl LiveConfig {
     }
 
     /// Rejects settings that are valid in a file, but not for an attached guest.
-    fn refuse(&self, guest: &GuestSection) -> Result<(), String> {
+    fn check_attachable(&self, guest: &GuestSection) -> Result<(), String> {
         if self.config.driver.grants == GrantMode::Copy {
             return Err(
                 "the driver's `grants` is \"copy\": the pages that it copies to are assigned at \
@@ -233,7 +239,7 @@ impl LiveConfig {
         Ok(())
     }
 
-    /// Gives each interface without a MAC an unused one.
+    /// Assigns an unused MAC to each interface without one.
     fn assign_macs(&self, guest: &mut GuestSection) -> Vec<MacAddress> {
         let extra = |guest: &GuestSection| -> Vec<MacAddress> {
             let vifs = guest.vifs.iter();
@@ -262,7 +268,7 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// No guest has this name, or the reason why it cannot be removed.
+    /// No guest has this name, or it cannot be removed. The text is the reason.
     pub fn check_removable(&self, name: &str) -> Result<(), String> {
         let guest = self.config.guests.iter().find(|guest| guest.name == name);
         let guest = guest.ok_or_else(|| format!("no guest is named {name}"))?;
@@ -283,11 +289,12 @@ impl LiveConfig {
             for (v, vif) in guest.vifs.iter().enumerate() {
                 let addresses = vif.addresses().0.iter().map(|cidr| cidr.address);
                 let mac = self.config.vif_mac(g, v);
-                self.left.extend(addresses.zip(mac.into_iter().cycle()));
+                self.removed_addresses
+                    .extend(addresses.zip(mac.into_iter().cycle()));
             }
         }
-        while self.left.len() > LEFT_MAX {
-            self.left.pop_first();
+        while self.removed_addresses.len() > REMOVED_ADDRESSES_MAX {
+            self.removed_addresses.pop_first();
         }
         self.config.guests.retain(|guest| guest.name != name);
     }
@@ -299,8 +306,8 @@ pub const fn guests_end(window_slots: u32) -> u32 {
     window_slots.saturating_sub(RINGS_SLOTS)
 }
 
-/// Allocates slots in a worker's window of `slots` slots, starting at slot `first`, for everything
-/// that it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
+/// Allocates the slots of the interfaces `vifs` in a worker's window of `slots` slots, from slot
+/// `first` on, and records them in each interface. Returns whether all fit.
 #[must_use]
 pub fn allocate_slots(
     driver: &DriverConfig,
@@ -310,7 +317,9 @@ pub fn allocate_slots(
 ) -> bool {
     let (mut taken, end) = (taken_by_guests(driver), guests_end(slots));
     for vif in vifs {
-        let wanted = vif.slots.saturating_add(behind(driver.grants, vif));
+        let wanted = vif
+            .slots
+            .saturating_add(following_slots(driver.grants, vif));
         let Some(at) = free(&mut taken, first..end, wanted) else {
             return false;
         };
@@ -322,8 +331,8 @@ pub fn allocate_slots(
 /// Returns the slots of a worker's guests.
 fn taken_by_guests(driver: &DriverConfig) -> Vec<Range<u32>> {
     let range = |vif: &VifConfig| {
-        let behind = behind(driver.grants, vif);
-        vif.first_slot..vif.tables_slot.saturating_add(behind)
+        let following_slots = following_slots(driver.grants, vif);
+        vif.first_slot..vif.tables_slot.saturating_add(following_slots)
     };
     driver.vifs.iter().map(range).collect()
 }
@@ -343,9 +352,9 @@ fn free(taken: &mut Vec<Range<u32>>, within: Range<u32>, wanted: u32) -> Option<
     Some(found)
 }
 
-/// Returns the number of slots after those of an interface's grants: for sub-tables, or for pages
-/// to be exchanged.
-fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
+/// Returns the number of slots that follow those of an interface's grants: for sub-tables, or for
+/// pages to exchange.
+fn following_slots(grants: GrantMode, vif: &VifConfig) -> u32 {
     match grants.has_tables() {
         true => abi::counted::table_slots(vif.slots),
         false => vif.flip_pages,
@@ -361,9 +370,9 @@ fn files_of(live: &HotplugState) -> Vec<ConfigFile> {
     live.files.iter().map(file).collect()
 }
 
-/// Writes out every guest's MACs, so that they stay the same when guests before it in the file are
-/// added or removed.
-fn name_macs(config: &mut Config) {
+/// Sets every guest's derived MACs explicitly, so that they do not change when guests before it in
+/// the file are added or removed.
+fn set_explicit_macs(config: &mut Config) {
     for g in 0..config.guests.len() {
         let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
         for v in 0..vifs {
@@ -397,7 +406,7 @@ fn with_macs(guest: &Setting, macs: &[MacAddress]) -> Setting {
 ///
 /// # Errors
 ///
-/// It is not TOML, or has a date.
+/// The text is not TOML, or contains a date.
 pub fn setting(text: &str) -> Result<Setting, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Settings of large receive offload: of the whole machine in a file, of one domain in its
-/// configuration.
+/// Settings of large receive offload. In a file they apply to the whole machine, in a domain's
+/// configuration to that domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LroConfig {
@@ -21,15 +21,15 @@ pub struct LroConfig {
     pub psh: PshConfig,
     /// The structure of an aggregate.
     pub buffers: FormKey,
-    /// How it passes the bridge.
+    /// Form in which an aggregate passes the bridge.
     pub backend: AggregateDelivery,
     /// Where its segment size is stored on a ring.
     pub meta: Meta,
-    /// How long it waits for more packets.
+    /// Time for which an aggregate waits for more packets.
     pub flush: FlushConfig,
-    /// Flows tracked at once, for each NIC and vif.
+    /// Maximum number of flows tracked, for each NIC and vif.
     pub flows: u32,
-    /// Limit of packets in an aggregate.
+    /// Maximum number of packets in an aggregate.
     pub segments: u32,
 }
 
@@ -43,7 +43,7 @@ impl Default for LroConfig {
             buffers: FormKey::Skb,
             backend: AggregateDelivery::Scatter,
             meta: Meta::Response,
-            // Adaptive: sparse packets pass at once, and dense ones wait for more.
+            // Adaptive: at a low rate packets pass immediately, at a high rate they wait for more.
             flush: FlushConfig::Adaptive,
             flows: 1024,
             segments: 64,
@@ -85,7 +85,8 @@ impl Placement {
 pub enum RulesKey {
     /// Only packets that segmentation restores byte for byte, so aggregates may be forwarded.
     Gro,
-    /// Like Linux' `inet_lro` (the papers): only if the guest is the packets' final receiver.
+    /// The rules of Linux' `inet_lro`, which the papers use. Valid only if the guest is the
+    /// packets' final receiver.
     Lro,
 }
 
@@ -93,7 +94,7 @@ pub enum RulesKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PshConfig {
-    /// The packet and its aggregate are sent on at once.
+    /// The packet and its aggregate are passed on immediately.
     Flush,
     /// The packet is merged like any other.
     Merge,
@@ -109,7 +110,7 @@ pub enum FormKey {
     Page,
 }
 
-/// How an aggregate passes the bridge.
+/// Form in which an aggregate passes the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AggregateDelivery {
@@ -123,14 +124,14 @@ pub enum AggregateDelivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meta {
-    /// In place of a response, which consumes a request whose buffer stays unused (netif; Ram's
-    /// thesis, 5.1).
+    /// In an extra slot in place of a response, which consumes a request whose buffer stays unused
+    /// (netif; Ram's thesis, 5.1).
     Request,
     /// In the packet's first response, if the guest supports it.
     Response,
 }
 
-/// How long an aggregate waits for more packets.
+/// Time for which an aggregate waits for more packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum FlushConfig {
@@ -140,24 +141,24 @@ pub enum FlushConfig {
     Polls(u32),
     /// For this many microseconds: `t50`.
     After(u32),
-    /// Depending on the load: `adaptive`.
+    /// For a time that depends on the load: `adaptive`.
     Adaptive,
 }
 
-/// Range of the polls of [`FlushConfig::Polls`].
+/// Valid numbers of polls of [`FlushConfig::Polls`].
 const POLLS: std::ops::RangeInclusive<u32> = 2..=1000;
-/// Range of the microseconds of [`FlushConfig::After`].
+/// Valid times of [`FlushConfig::After`], microseconds.
 const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
-/// Range of the tracked flows.
+/// Valid numbers of tracked flows.
 pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
-/// Range of the packets of an aggregate, up to the maximum that segmentation creates.
+/// Valid numbers of packets in an aggregate, up to the maximum that segmentation creates.
 pub(crate) const SEGMENTS: std::ops::RangeInclusive<u32> = 2..=512;
 
-/// The syntax of [`FlushConfig`].
+/// The remedy for an invalid [`FlushConfig`].
 pub(crate) const FLUSH_REMEDY: &str =
     "write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"";
 
-/// An unknown word for [`FlushConfig`].
+/// Error: a text is not a [`FlushConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{FLUSH_REMEDY}")]
 pub struct InvalidFlush;
@@ -205,15 +206,15 @@ pub const SWITCHES: [&str; 7] = [
 ];
 
 impl LroConfig {
-    /// Longest time that packets wait if `flush` depends on polls or load, microseconds: the
-    /// duration of 64 KB at 2.6 Gb/s.
+    /// Longest time for which packets wait if `flush` depends on polls or load, microseconds: the
+    /// transmission time of 64 KB at 2.6 Gb/s.
     pub const HOLD_MAX_US: u32 = 200;
 
     /// Changes the value of a key, named as in a file. On an error, changes nothing.
     ///
     /// # Errors
     ///
-    /// A mistake in key or value, and the remedy.
+    /// The key or the value is invalid. The text is the remedy.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let mut new = *self;
         match key {
@@ -230,8 +231,8 @@ impl LroConfig {
         Ok(())
     }
 
-    /// Returns the longest time that a packet waits for more of its stream, microseconds: that of
-    /// `flush`, or [`LroConfig::HOLD_MAX_US`] if it depends on polls or load.
+    /// Returns the longest time for which a packet waits for more of its stream, microseconds: that
+    /// of `flush`, or [`LroConfig::HOLD_MAX_US`] if `flush` depends on polls or load.
     #[must_use]
     pub fn hold_max_us(&self) -> u32 {
         match self.flush {
@@ -240,10 +241,10 @@ impl LroConfig {
         }
     }
 
-    /// Returns whether its aggregates must not be forwarded: those of [`RulesKey::Lro`] cannot be
+    /// Returns whether aggregates must not be forwarded. Those of [`RulesKey::Lro`] cannot be
     /// segmented into the original packets.
     #[must_use]
-    pub fn spoils_forwarding(&self) -> bool {
+    pub fn prevents_forwarding(&self) -> bool {
         self.rules == RulesKey::Lro && self.at != Placement::None
     }
 }
@@ -338,11 +339,11 @@ mod tests {
             at: Placement::Physical,
             ..LroConfig::default()
         };
-        assert!(!lro.spoils_forwarding());
+        assert!(!lro.prevents_forwarding());
         lro.rules = RulesKey::Lro;
-        assert!(lro.spoils_forwarding());
+        assert!(lro.prevents_forwarding());
         lro.at = Placement::None;
-        assert!(!lro.spoils_forwarding());
+        assert!(!lro.prevents_forwarding());
     }
 
     #[test]

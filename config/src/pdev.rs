@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A queue of a NIC.
+/// A dedicated queue of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pdev {
     /// The NIC's name.

@@ -1,9 +1,9 @@
-//! Mistakes in a configuration: part, description, remedy.
+//! Mistakes in a configuration, each with its part, description and remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A part of a configuration; lists are counted from 0.
+/// A part of a configuration. Elements of lists are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigPart {
     /// The machine as a whole.
@@ -18,7 +18,7 @@ pub enum ConfigPart {
     Lro,
     /// A NIC.
     Nic(usize),
-    /// A NIC's station's program.
+    /// A program of a NIC's station.
     NicApp(usize, usize),
     /// A NIC's firewall rule.
     NicRule(usize, usize),
@@ -47,7 +47,7 @@ impl ConfigPart {
 }
 
 impl fmt::Display for ConfigPart {
-    /// Counts from 1.
+    /// Writes numbers from 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Machine => f.write_str("[machine]"),
@@ -130,8 +130,8 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Facts about a file in addition to its meaning: the positions of its parts, for mistakes that are
-/// found later, and warnings for its author.
+/// Positions of the parts of a file, to report mistakes that are found later, and warnings for its
+/// author.
 #[derive(Clone, Debug)]
 pub struct SourceInfo {
     pub(crate) lines: Lines,
@@ -139,7 +139,8 @@ pub struct SourceInfo {
 }
 
 impl SourceInfo {
-    /// Returns the static text of a part's key; empty if the file does not contain the key.
+    /// Returns the name of a part's key as a static text; empty if the file does not contain the
+    /// key.
     pub(crate) fn key(&self, part: ConfigPart, key: &str) -> &'static str {
         let mut known = self.lines.positions.keys();
         let found = known.find(|(at, known)| (*at, *known) == (part, key));
@@ -152,11 +153,11 @@ impl SourceInfo {
         &self.warnings
     }
 
-    /// Adds lines to findings.
+    /// Converts findings to mistakes with their lines.
     ///
     /// # Errors
     ///
-    /// All of them, if there are any.
+    /// Returns all findings, if there are any.
     pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
         let problem = |finding| Problem::new(finding, &self.lines);
         Problems::or(found.into_iter().map(problem).collect(), ())
@@ -166,11 +167,11 @@ impl SourceInfo {
 /// A mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, as it was named; `None`: the configuration is not from a file.
+    /// The file, as the caller named it; `None`: the configuration is not from a file.
     pub file: Option<String>,
     /// The line, from 1, if known.
     pub line: Option<usize>,
-    /// The column, in bytes from 1, if no key marks the position.
+    /// The column, in bytes from 1. Set only if no key marks the position.
     pub column: Option<usize>,
     /// Description.
     pub what: String,
@@ -203,7 +204,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All mistakes in a configuration, at least one, in the order of file names and lines.
+/// All mistakes in a configuration, at least one, sorted by file name and line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -225,7 +226,7 @@ impl Problems {
         Self::or(all.collect(), value)
     }
 
-    /// Returns each mistake.
+    /// Returns the mistakes.
     #[must_use]
     pub fn list(&self) -> &[Problem] {
         &self.0

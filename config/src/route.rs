@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network that an interface leads to, written `10.1.0.0/16 via 10.0.0.1`; without `via` its
-/// stations are neighbours.
+/// A route to a network, written `10.1.0.0/16 via 10.0.0.1`. Without `via`, the stations of the
+/// network are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteConfig {
     /// The network.
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_an_example() {
+    fn invalid_routes_are_rejected_with_an_example() {
         for text in [
             "",
             "via 10.0.0.1",

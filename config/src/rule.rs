@@ -1,4 +1,5 @@
-//! Firewall rules of a NIC or of a guest's interface, in the file's and the driver domain's form.
+//! Firewall rules of a NIC or of a guest's interface, in the form of the file and of the driver
+//! domain's configuration.
 
 use crate::address::Cidr;
 use crate::text::as_text;
@@ -8,7 +9,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Limit of rules of a NIC or an interface.
+/// Maximum number of rules of a NIC or an interface.
 pub const RULES_MAX: usize = 256;
 
 /// IP protocols by name. Others are written as numbers.
@@ -24,13 +25,13 @@ pub(crate) const ETHERTYPES: [(&str, u16); 3] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleDirection {
-    /// Frames that enter by the port: from the wire, from the guest.
+    /// Frames that enter the bridge at the port: from the wire, from the guest.
     In,
-    /// Frames that leave by the port: to the wire, to the guest.
+    /// Frames that leave the bridge at the port: to the wire, to the guest.
     Out,
 }
 
-/// The relation of a frame to the flows of the port, for the condition `state` of a rule.
+/// Relation of a frame to the flows of the port, which the condition `state` of a rule checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleState {
@@ -56,7 +57,7 @@ pub enum Inbound {
 pub const INBOUND: &str = "inbound";
 
 impl Inbound {
-    /// Returns the rule behind all others.
+    /// Returns the rule that follows all others.
     #[must_use]
     pub fn rule(self) -> FirewallRule {
         FirewallRule {
@@ -67,14 +68,14 @@ impl Inbound {
     }
 }
 
-/// Returns whether rules ask for a state, so that their port needs a table of flows.
+/// Returns whether any rule depends on state, so that its port needs a table of flows.
 #[must_use]
 pub fn keep_state(rules: &[FirewallRule]) -> bool {
     rules.iter().any(|rule| rule.state.is_some())
 }
 
-/// A rule: decides about frames that match all of its conditions, unless an earlier rule has
-/// decided.
+/// A rule. It decides about frames that match all of its conditions, unless an earlier rule matches
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FirewallRule {
@@ -91,7 +92,7 @@ pub struct FirewallRule {
     /// The EtherType after VLAN tags; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
-    /// The IP protocol; `None`: any, and frames that are not IP.
+    /// The IP protocol; `None`: any frame, even one without IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<IpProtocol>,
     /// The source; `None`: any.
@@ -143,8 +144,8 @@ impl FirewallRule {
         }
     }
 
-    /// Returns a contradiction in the rule, which would make it never match: the key, description,
-    /// remedy.
+    /// Returns the key, the description and the remedy of a contradiction that keeps the rule from
+    /// ever matching.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String, &'static str)> {
         let versions = [("source", self.source), ("destination", self.destination)];
         let is_v4 = |prefix: Cidr| prefix.address.is_ipv4();
@@ -166,16 +167,16 @@ impl FirewallRule {
         let has_ports = self.source_ports.is_some() || self.destination_ports.is_some();
         let is_ip = ethertype.is_none_or(|given| matches!(given, 0x0800 | 0x86dd));
         if !is_ip && (self.protocol.is_some() || has_ports) {
-            let what = "it asks for a protocol or ports, which no frame of this `ethertype` has";
+            let what = "it has a protocol or ports, which no frame of this `ethertype` has";
             return Some(("ethertype", what.to_owned(), "leave one of them out"));
         }
         if !is_ip && self.state.is_some() {
-            let what = "it asks for a state, which no frame of this `ethertype` has";
+            let what = "it has a `state`, which no frame of this `ethertype` has";
             return Some(("ethertype", what.to_owned(), "leave one of them out"));
         }
         match self.protocol {
             Some(protocol) if has_ports && !WITH_PORTS.contains(&protocol.0) => {
-                let what = format!("it asks for ports, which protocol {protocol} does not have");
+                let what = format!("it has ports, which protocol {protocol} does not have");
                 Some((
                     "protocol",
                     what,
@@ -187,7 +188,7 @@ impl FirewallRule {
     }
 }
 
-/// Returns a port's rules for this direction, with their indices.
+/// Returns a port's rules for one direction, with their indices.
 pub fn for_direction(
     rules: &[FirewallRule],
     direction: RuleDirection,
@@ -200,11 +201,12 @@ pub fn for_direction(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FirewallPlace {
-    /// It may have one: the driver writes a frame's header into the guest's page only after the
-    /// rules have allowed the frame.
+    /// The guest may have one. The driver writes a frame's header into the guest's page only after
+    /// the rules have allowed the frame.
     #[default]
     Split,
-    /// It has none, so no byte of a frame is in its pages before the rules have allowed the frame.
+    /// The guest has none, so no byte of a frame is in its pages before the rules have allowed the
+    /// frame.
     Shared,
 }
 
@@ -234,7 +236,7 @@ fn write_named<T: PartialEq + fmt::Display>(
     }
 }
 
-/// An invalid text; the expected form.
+/// An invalid text. The message is the expected form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {0}")]
 pub struct InvalidValue(&'static str);
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_never_fit_are_found() {
+    fn rules_that_never_match_are_found() {
         let rule = FirewallRule {
             source: Some("10.0.0.0/8".parse().unwrap()),
             ..FirewallRule::any("r", false)

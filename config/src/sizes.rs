@@ -1,43 +1,43 @@
-//! Sizes of the parts of a machine, in pages, slots and table entries. Both building and checking
-//! use them.
+//! Sizes of the parts of a machine, in pages, slots and table entries. The modules that build and
+//! check a machine use them.
 
 use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, NicConfig, NicKindConfig, Offloads};
 use crate::model::{Config, Endpoint, GuestSection, Vif};
 use abi::xdp::Ring;
 
-/// Grant references below this are never assigned, as in Xen.
+/// The first grant reference that is assigned. Lower ones are reserved, as in Xen.
 pub(crate) const RESERVED_GRANTS: u32 = 8;
-/// Frames in addition to the counted ones, for a program's other data.
+/// Number of frames for a program's other data.
 pub(crate) const SPARE_FRAMES: u32 = 64;
-/// Pages of buffers that one guest may revoke by force while the driver uses them, before the
-/// driver, which gets time to release some, is killed.
+/// Number of pages of buffers in use that one guest may revoke by force. The driver gets time to
+/// release some of them before it is killed.
 pub(crate) const COLLATERAL_PAGES: u32 = 64;
-/// Staging pages for copies of one vif: a batch of 64 packets of up to 4 pages, in both directions,
-/// and their headers.
+/// Number of staging pages for copies of one vif: a batch of 64 packets of up to 4 pages in each
+/// direction, and their headers.
 pub(crate) const STAGING_PAGES: u32 = 576;
-/// Buffers of a NIC that lie in one page.
+/// Number of a NIC's buffers per page.
 pub(crate) const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES;
-/// Limit of a guest's grant references: the index bits of one.
+/// Maximum number of a guest's grant references: the range of the index bits of a reference.
 pub(crate) const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
-/// Limit of the pages that [`GrantMode::Flip`] exchanges, at each end.
+/// Maximum number of pages that [`GrantMode::Flip`] exchanges, at each end.
 pub(crate) const FLIP_PAGES_MAX: usize = 16_384;
 /// The maximum number of a guest's interfaces that derived MACs can distinguish.
 pub(crate) const VIFS_PER_GUEST: usize = 16;
 
-/// Pages of a NIC's buffers for linearized aggregates. They are always reserved: linearizing can be
-/// switched on while traffic runs.
+/// Number of pages of a NIC's buffers for linearized aggregates. They are always reserved, because
+/// linearizing can be enabled while traffic runs.
 const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
-/// Pages in which a worker queues guests' frames to other guests.
+/// Number of pages in which a worker queues guests' frames to other guests.
 pub(crate) const QUEUE_PAGES: u32 = domain::QUEUE_BYTES / abi::PAGE as u32;
-/// Pages of the tables of flows of a worker.
+/// Returns the number of pages of a worker's tables of flows.
 pub(crate) fn flow_pages(config: &Config) -> u32 {
     let driver = &config.driver;
     domain::flow_table_pages(driver.flows).saturating_mul(driver.flow_tables)
 }
 
-/// Pages for frames from the guest if packets of 64 KB are possible: half of them hold two of these
-/// at once.
+/// Number of pages for frames from the guest if packets of 64 KB are possible. Half of them hold
+/// two such packets.
 const FROM_GUEST_PAGES_TSO: u32 = 64;
 
 /// Returns a sum, or the maximum if it is larger.
@@ -53,17 +53,17 @@ pub(crate) fn worker_name(worker: u32) -> String {
     }
 }
 
-/// Returns the slots of a window that the rings of an AF_XDP socket take.
+/// Returns the number of window slots that the rings of an AF_XDP socket occupy.
 pub(crate) const fn rings_slots(entries: u32) -> u32 {
     Ring::ALL.len() as u32 * Ring::slots(entries)
 }
 
-/// Returns the pages of a NIC's buffers and rings.
+/// Returns the number of pages of a NIC's buffers and rings.
 pub(crate) fn nic_pages(nic: &NicConfig) -> u32 {
     nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages() + LINEAR_PAGES
 }
 
-/// Returns the pages that a NIC's device may access, if the device is a domain.
+/// Returns the number of pages that a NIC's device may access if it runs in a separate domain.
 pub(crate) fn device_pages(nic: &NicConfig) -> u32 {
     match nic.kind {
         NicKindConfig::Device { .. } => nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages(),
@@ -71,8 +71,8 @@ pub(crate) fn device_pages(nic: &NicConfig) -> u32 {
     }
 }
 
-/// Returns the first slot of a device domain's window for grants of guests, behind those of the
-/// driver domain and their table.
+/// Returns the first slot of a device domain's window for grants of guests. It follows the slots of
+/// the driver domain's grants and their table.
 pub(crate) fn guests_slot(nic: &NicConfig) -> u32 {
     let pages = device_pages(nic);
     pages.saturating_add(abi::counted::table_slots(pages))
@@ -83,12 +83,12 @@ pub(crate) fn device_name(nic: &str) -> String {
     format!("device-{nic}")
 }
 
-/// Returns the pages of one vif's two rings.
+/// Returns the number of pages of one vif's two rings.
 pub(crate) fn ring_pages(config: &Config) -> u32 {
     2 << config.ring_order()
 }
 
-/// Returns the pages of one vif's pool.
+/// Returns the number of pages of one vif's pool.
 pub(crate) fn pool_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     let pages = sum([buffers.to_guest, buffers.from_guest]).div_ceil(buffers.size.per_page());
@@ -98,19 +98,19 @@ pub(crate) fn pool_pages(config: &Config) -> u32 {
     pages.max(sum([rx_pages(config), FROM_GUEST_PAGES_TSO]))
 }
 
-/// Returns the pages of one vif's buffers that are granted on demand.
+/// Returns the number of pages of one vif's buffers that are granted on demand.
 pub(crate) fn spare_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     buffers.spare.div_ceil(buffers.size.per_page())
 }
 
-/// Returns the pages of one vif's receive buffers.
+/// Returns the number of pages of one vif's receive buffers.
 pub(crate) fn rx_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
     buffers.to_guest.div_ceil(buffers.size.per_page())
 }
 
-/// Returns the pages at each end of one queue of a vif that are exchanged.
+/// Returns the number of pages that each end of one queue of a vif exchanges.
 pub(crate) fn flip_pages(config: &Config) -> u32 {
     match config.driver.grants {
         GrantMode::Flip => config.buffers.to_guest,
@@ -118,7 +118,7 @@ pub(crate) fn flip_pages(config: &Config) -> u32 {
     }
 }
 
-/// Returns the driver domain's staging pages for copies of one vif.
+/// Returns the number of the driver domain's staging pages for copies of one vif.
 pub(crate) fn staging_pages(config: &Config) -> u32 {
     match config.driver.grants {
         GrantMode::Copy => STAGING_PAGES,
@@ -126,13 +126,13 @@ pub(crate) fn staging_pages(config: &Config) -> u32 {
     }
 }
 
-/// Returns the queues of a guest, over all of its interfaces.
+/// Returns the number of a guest's queues over all of its interfaces.
 pub(crate) fn queues(config: &Config, guest: &GuestSection) -> u32 {
     (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
 }
 
-/// Returns the frame of a guest at which the receive pool of its vif number `vif` begins: after the
-/// pages of the vifs before it, its rings and its event page. The guest's program verifies it.
+/// Returns the first frame of the receive pool of a guest's vif number `vif`. It follows the pages
+/// of the vifs before it, the vif's rings and its event page. The guest's program verifies it.
 pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     let rx = rx_pages(config);
     let tx = pool_pages(config).saturating_sub(rx).max(2);
@@ -141,7 +141,7 @@ pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     pages.saturating_mul(vif as u32).saturating_add(before)
 }
 
-/// Returns the pages of a file that the programs behind a vif send in place; 0: none.
+/// Returns the number of pages of a file that the programs behind a vif send in place; 0: no file.
 pub(crate) fn file_pages(vif: &Vif) -> u32 {
     let Endpoint::Stack { station } = &vif.endpoint else {
         return 0;
@@ -154,7 +154,7 @@ pub(crate) fn file_pages(vif: &Vif) -> u32 {
     most.div_ceil(abi::PAGE as u32 / 1024)
 }
 
-/// Returns the page frames of a guest.
+/// Returns the number of page frames of a guest.
 pub(crate) fn guest_frames(config: &Config, guest: &GuestSection) -> u32 {
     let pages = sum([pool_pages(config), spare_pages(config), ring_pages(config)]);
     let pages = pages.saturating_mul(queues(config, guest));
@@ -162,8 +162,8 @@ pub(crate) fn guest_frames(config: &Config, guest: &GuestSection) -> u32 {
     sum([pages, files, SPARE_FRAMES])
 }
 
-/// Returns the entries of a guest's grant table: two for each page that it may grant, so that no
-/// reference has to be reused at once.
+/// Returns the number of entries of a guest's grant table: two for each page that it may grant, so
+/// that it need not reuse a reference immediately.
 pub(crate) fn grant_entries(config: &Config, guest: &GuestSection) -> u32 {
     let buffers = sum([pool_pages(config), spare_pages(config)]);
     let pages = sum([buffers, buffers, ring_pages(config)]);
@@ -174,8 +174,8 @@ pub(crate) fn grant_entries(config: &Config, guest: &GuestSection) -> u32 {
     wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
-/// Returns the slots of the driver domain's grant window after a guest's `entries`: for the
-/// sub-tables of its grants, or for the exchanged pages.
+/// Returns the number of slots of the driver domain's grant window that follow a guest's `entries`:
+/// for the sub-tables of its grants, or for the exchanged pages.
 pub(crate) fn table_slots(config: &Config, entries: u32) -> u32 {
     match config.driver.grants.has_tables() {
         true => abi::counted::table_slots(entries),

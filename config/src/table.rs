@@ -1,5 +1,4 @@
-//! Reads TOML tables key by key. Unknown keys and invalid values are errors; reading continues
-//! after each.
+//! Reads TOML tables key by key. Reports unknown keys and invalid values, and continues after each.
 
 use crate::address::Cidr;
 use crate::deprecated;
@@ -15,7 +14,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Line starts of a file, among the bytes of all files.
+/// Line starts of a file, as offsets in the bytes of all files.
 struct LineStarts {
     /// Offset of the first byte.
     begin: usize,
@@ -52,7 +51,7 @@ pub(crate) struct ConfigFiles {
 /// The result of reading.
 pub(crate) struct ReadResult {
     pub(crate) problems: Vec<Problem>,
-    /// Valid settings that should be written differently.
+    /// Warnings about valid settings that should be written differently.
     pub(crate) warnings: Vec<Problem>,
     pub(crate) lines: Lines,
     /// Keys that could not be read.
@@ -69,7 +68,7 @@ impl ConfigFiles {
         let mut begin = 0;
         let starts = files.iter().map(|file| {
             let starts = LineStarts::new(begin, &file.text);
-            // The end of a text is a position in it, too.
+            // The end of a text is also a position in it.
             begin += file.text.len() + 1;
             starts
         });
@@ -80,8 +79,8 @@ impl ConfigFiles {
         }
     }
 
-    /// Returns the texts to parse. Each is preceded by one empty line per byte of the earlier
-    /// texts, which shifts its spans.
+    /// Returns the texts to parse. Each begins with one newline per byte of the earlier texts,
+    /// which shifts its spans.
     pub(crate) fn shifted(&self, files: &[ConfigFile]) -> Vec<String> {
         let pairs = self.starts.iter().zip(files);
         let shift = |(starts, file): (&LineStarts, &ConfigFile)| {
@@ -167,12 +166,12 @@ pub(crate) struct TomlTable<'r, 't> {
     part: ConfigPart,
     span: Range<usize>,
     known_keys: RefCell<Vec<&'static str>>,
-    /// Keys, each with the key on which it depends.
+    /// Keys that depend on another key, each with that key.
     dependent: RefCell<Vec<(&'static str, &'static str)>>,
 }
 
 impl<'r, 't> TomlTable<'r, 't> {
-    /// Starts reading; findings are reported at `part`.
+    /// Starts to read a table, and reports findings at `part`.
     pub(crate) fn new(
         reader: &'r ConfigFiles,
         table: &'t DeTable<'t>,
@@ -229,12 +228,12 @@ impl<'r, 't> TomlTable<'r, 't> {
         self.reader.unread.borrow().has(self.part, key)
     }
 
-    /// Records that a key has its default because its value could not be read.
+    /// Records that a key keeps its default because its value could not be read.
     fn unread(&self, key: &str) {
         self.reader.unread.borrow_mut().add(self.part, key);
     }
 
-    /// Reads a required key by `read`; reports it if it is missing.
+    /// Reads a required key with `read`, and reports it if it is missing.
     pub(crate) fn required<T>(
         &self,
         key: &'static str,
@@ -244,7 +243,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         let value = read(self, key);
         let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
         if value.is_none() && !there {
-            // In a file with syntax errors, the missing key may be in the unreadable part.
+            // If the file has syntax errors, the missing key may be in the unreadable part.
             if !self.reader.unread.borrow().is_broken {
                 let span = Some(self.span.clone());
                 self.reader.problem(span, self.missing(key), remedy);
@@ -254,7 +253,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         value
     }
 
-    /// Reads a value by `of`, which returns a remedy for a value that it rejects.
+    /// Reads a value with `of`, which returns a remedy for a value that it rejects.
     fn read<T, R: Into<String>>(
         &self,
         key: &'static str,
@@ -342,7 +341,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         array.iter().filter_map(read).collect()
     }
 
-    /// Reads an integer that fits its type; narrower limits are checked later.
+    /// Reads an integer that fits its type. Narrower limits are checked later.
     pub(crate) fn number<T: TryFrom<i128>>(&self, key: &'static str) -> Option<T> {
         self.read(key, |value| {
             let remedy = "write a whole number that is not negative and not too large";
@@ -380,7 +379,8 @@ impl<'r, 't> TomlTable<'r, 't> {
         self.renamed_word(key, &[])
     }
 
-    /// Reads one of several words, some of which were renamed: `old`, with the new ones.
+    /// Reads one of several words, some of which were renamed. `old` has the old words with the new
+    /// ones.
     pub(crate) fn renamed_word<T: DeserializeOwned>(
         &self,
         key: &'static str,
@@ -446,7 +446,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         })
     }
 
-    /// Reads a list of nested tables: each by `read`, with its number.
+    /// Reads a list of nested tables, each with `read`, which receives its number.
     pub(crate) fn tables<T>(
         &self,
         key: &'static str,
@@ -476,25 +476,26 @@ impl<'r, 't> TomlTable<'r, 't> {
         tables
     }
 
-    /// Records that `keys` are valid only with some values of `on`. If `on` could not be read, they
-    /// may be valid.
+    /// Records that `keys` are valid only with some values of `on`. If `on` cannot be read, they
+    /// are not reported as unknown.
     pub(crate) fn depend(&self, keys: &[&'static str], on: &'static str) {
         let pairs = keys.iter().map(|key| (*key, on));
         self.dependent.borrow_mut().extend(pairs);
     }
 
-    /// Ends the table: keys that were not read are mistakes.
+    /// Finishes the table, and reports keys that were not read as unknown.
     pub(crate) fn finish(self) {
         self.close(|_| true);
     }
 
-    /// Ends a table whose other keys depend on `kind`, which was not read: only a misspelt `kind`
-    /// is a mistake.
+    /// Finishes a table whose `kind` could not be read. Its other keys depend on `kind`, so only a
+    /// misspelt `kind` is reported as unknown.
     pub(crate) fn finish_unknown(self, kind: &'static str) {
         self.close(|meant| meant == Some(kind));
     }
 
-    /// Reports the unknown keys that `is_wrong` selects by the key that the user probably meant.
+    /// Reports the unknown keys that `is_wrong` selects, given the key that the user probably
+    /// meant.
     fn close(self, is_wrong: impl Fn(Option<&'static str>) -> bool) {
         let known_keys = self.known_keys.borrow();
         let unknown = self.table.iter().map(|(name, _)| name);
@@ -506,7 +507,7 @@ impl<'r, 't> TomlTable<'r, 't> {
             self.unread(name.get_ref());
         }
         for meant in unknown.iter().filter_map(|(_, meant)| *meant) {
-            // The required key is then missing only because of the misspelling.
+            // The misspelt key replaces the message that the required key is missing.
             let missing = self.missing(meant);
             let mut problems = self.reader.problems.borrow_mut();
             problems.retain(|problem| problem.what != missing);
@@ -523,8 +524,8 @@ impl<'r, 't> TomlTable<'r, 't> {
             if dependent.iter().any(may_be_right) {
                 continue;
             }
-            let (what, remedy) = match deprecated::gone(self.section, key) {
-                Some(became) => (format!("the key `{key}` was removed"), became.into()),
+            let (what, remedy) = match deprecated::removed(self.section, key) {
+                Some(explanation) => (format!("the key `{key}` was removed"), explanation.into()),
                 None => {
                     let what = format!("unknown key `{}`", key.escape_debug());
                     (what, instead(&known_keys, meant))
@@ -537,7 +538,7 @@ impl<'r, 't> TomlTable<'r, 't> {
     }
 }
 
-/// Returns an integer of any notation, if it fits.
+/// Returns an integer in any notation, if it fits the type.
 fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
     let number = value.as_integer()?;
     let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;

@@ -1,7 +1,7 @@
-//! Types whose form in JSON is that of the file: a text.
+//! Types that JSON represents by the same text as the file.
 
-/// Implements what `#[serde(into = "String", try_from = "String")]` needs, by `Display` and
-/// `FromStr`.
+/// Implements the conversions that `#[serde(into = "String", try_from = "String")]` needs, with
+/// `Display` and `FromStr`.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
         impl From<$kind> for String {

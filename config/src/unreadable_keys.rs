@@ -1,8 +1,8 @@
-//! Keys of a file that could not be read, and the findings that only follow from them.
+//! Keys of a file that could not be read, and the findings that are only consequences of them.
 //!
-//! A key that could not be read has its default in the configuration. Mistakes found with that
-//! default would name keys that are not in the file. The text of a finding names every key on which
-//! it depends, as `` `key` `` or `key = `, so the text shows whether the finding is a consequence.
+//! In the configuration, such a key has its default, and a check of that default could report a
+//! mistake that the file does not have. The text of a finding names every key on which it depends,
+//! as `` `key` `` or `key = `, so the text shows whether the finding is a consequence.
 
 use crate::problem::{ConfigPart, Finding, Lines};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::mem::discriminant;
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     keys: BTreeSet<(ConfigPart, String)>,
-    /// Whether the file has a syntax error, so that any key may be unread.
+    /// Whether the file has a syntax error. Any of its keys may then be unread.
     pub(crate) is_broken: bool,
 }
 
@@ -26,13 +26,13 @@ impl Unread {
         self.keys.contains(&(part, key.to_owned()))
     }
 
-    /// Returns whether a finding may only follow from a key that could not be read.
+    /// Returns whether a finding may be only a consequence of a key that could not be read.
     pub(crate) fn explains(&self, finding: &Finding, lines: &Lines) -> bool {
         let Finding { part, key, .. } = finding;
         let is_near =
             |other: &ConfigPart| other == part || other.is_in(*part) || part.is_in(*other);
         let is_doubtful = self.is_broken || self.keys.iter().any(|(at, _)| is_near(at));
-        // In a section that was not read completely, only findings about written keys count.
+        // In a section that was not read completely, only findings about written keys are certain.
         if is_doubtful && (key.is_empty() || !lines.has(*part, key)) {
             return true;
         }
@@ -57,7 +57,7 @@ fn mentions(finding: &Finding, key: &str) -> bool {
         .any(|text| forms.iter().any(|form| text.contains(form)))
 }
 
-/// Returns whether a finding names any key other than its own.
+/// Returns whether a finding names a key other than the one at which it is reported.
 fn mentions_others(finding: &Finding) -> bool {
     let quoted = finding.what.split('`').skip(1).step_by(2);
     let mut keys = quoted.filter(|word| word.bytes().all(|c| c.is_ascii_lowercase() || c == b'_'));

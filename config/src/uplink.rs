@@ -3,15 +3,15 @@
 use abi::machine::{Forward, PortProtocol};
 use std::str::FromStr;
 
-/// Default limit of the open connections of each guest through address translation: three percent
-/// of the connections that the kernel tracks by default, and more than a busy server needs.
+/// Default limit of each guest's open connections through address translation: three percent of the
+/// connections that the kernel tracks by default, and more than a busy server needs.
 pub const CONNECTIONS: u32 = 8192;
 
 /// A forwarded port: `tcp:8080=10.0.0.2:80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortForward(pub Forward);
 
-/// An invalid text.
+/// Error: a text is not a forwarded port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a protocol, a port, and an address with a port")]
 pub struct InvalidForward;
@@ -35,7 +35,7 @@ impl FromStr for PortForward {
     }
 }
 
-/// Returns its text form.
+/// Returns the text form of a forwarded port.
 pub(crate) fn text(forward: &Forward) -> String {
     let transport = match forward.transport {
         PortProtocol::Tcp => "tcp",

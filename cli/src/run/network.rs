@@ -46,7 +46,7 @@ impl RunNetwork {
             Some(own) => own,
             None => free(|own| overlap(own).is_none(), std::process::id()),
         };
-        if let Some(why) = own.no_station() {
+        if let Some(why) = own.non_station_reason() {
             return Err(Failure::Usage(format!("--ip {own}: it {why}")).into());
         }
         let gateway = other(own).ok_or_else(|| {

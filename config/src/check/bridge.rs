@@ -99,7 +99,7 @@ impl<'c> Taken<'c> {
         let Some(mac) = mac else { return };
         if mac.is_multicast() || mac.is_zero() {
             let kind = if mac.is_zero() {
-                "no station's"
+                "the zero address"
             } else {
                 "a multicast address"
             };
@@ -122,7 +122,7 @@ impl<'c> Taken<'c> {
 
     fn address(&mut self, found: &mut Findings, part: ConfigPart, cidr: Cidr) {
         let address = cidr.address;
-        if let Some(why) = cidr.no_station() {
+        if let Some(why) = cidr.non_station_reason() {
             let what = format!("`addresses` has {cidr}, which {why}");
             let remedy = "write the address of one station, like 10.0.0.2/24";
             found.add(part, "addresses", what, remedy);

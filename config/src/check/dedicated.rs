@@ -23,7 +23,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 }
 
 /// Returns why a guest cannot have the queue of this name in this machine, and a remedy. `taken`
-/// are the interfaces that already have queues.
+/// maps each assigned queue to its interface.
 fn contradiction(
     pdev: &Pdev,
     vif: &Vif,
@@ -40,7 +40,7 @@ fn contradiction(
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
             let remedy = "leave it out, or use a NIC of kind = \"xdp\" or \"soft\" with queues = \
-                          \"vmq\" (those of a TAP go to the busiest guests by themselves)";
+                          \"vmq\" (the queues of a TAP are assigned to the busiest guests)";
             return Some((what, remedy.into()));
         }
     };

@@ -69,8 +69,8 @@ fn buffers(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Checks that pages can be revoked: only with grants that the driver domain releases between two
-/// frames.
+/// Checks that guests can revoke pages. They can only if the driver domain releases grants between
+/// two frames.
 fn release(config: &Config, found: &mut Findings, threshold: u32) {
     let (part, key) = (ConfigPart::Buffers, "release_threshold");
     found.range(part, key, threshold, 0..=4096);
@@ -90,14 +90,14 @@ fn release(config: &Config, found: &mut Findings, threshold: u32) {
     found.add(part, key, what, remedy);
 }
 
-/// Checks the requirements of flipping: whole pages are exchanged, one for each posted page, and
-/// each is a separate mapping of its domain.
+/// Checks the requirements of flipping: the domains exchange whole pages, one for each posted page,
+/// and each page is a separate mapping of its domain.
 fn flip(config: &Config, found: &mut Findings) {
     let buffers = config.buffers;
     let wrong = "the driver's `grants` is \"flip\"";
     if buffers.size != BufferSize::Full {
         let what = format!("{wrong} and `size` is \"half\"");
-        let remedy = "write size = \"full\": a page changes hands with one frame in it";
+        let remedy = "write size = \"full\": each exchanged page holds one frame";
         found.add(ConfigPart::Buffers, "size", what, remedy);
     }
     if buffers.spare > 0 {

@@ -5,7 +5,7 @@ use crate::problem::{ConfigPart, Finding};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The number of CPUs in a set: the bits of a word of the start information.
+/// Number of CPUs that a set can name: the start information stores a set in a word of 64 bits.
 const CPUS: usize = 64;
 /// The maximum length of a name in a file, bytes.
 const NAME_MAX: usize = 32;
@@ -44,8 +44,8 @@ impl Findings {
     }
 
     pub(super) fn rate(&mut self, part: ConfigPart, key: &'static str, rate: Option<f64>) {
-        /// The maximum rate, in Mb/s and in frames a second: the range of a token bucket, above any
-        /// link.
+        /// The maximum rate, in Mb/s and in frames a second: the limit of a token bucket, faster
+        /// than any link.
         const RATE_MAX: f64 = 1e9;
         if let Some(rate) = rate
             && !(rate > 0.0 && rate <= RATE_MAX)
@@ -66,7 +66,7 @@ impl Findings {
         }
     }
 
-    /// Checks a name that must be unique among `names`, which belong to the sections `of`.
+    /// Checks that a name is unique among `names`, those of the sections `of` before it.
     pub(super) fn unique<'n>(
         &mut self,
         part: ConfigPart,

@@ -10,7 +10,7 @@ use crate::problem::ConfigPart;
 use crate::sizes::{VIFS_PER_GUEST, device_name, worker_name};
 use std::collections::BTreeMap;
 
-/// Flows of a source: their ports begin at 10 000.
+/// Maximum number of flows of a source. Their port numbers begin at 10 000.
 const FLOWS_MAX: u32 = 50_000;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -55,7 +55,8 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Checks that the driver domain itself delivers the traffic to a guest, so that it can limit it.
+/// Checks that the driver domain delivers the traffic to a guest itself. Otherwise it cannot limit
+/// the rate.
 fn limit_to_guest(found: &mut Findings, part: ConfigPart, vif: &Vif) {
     const KEY: &str = "rate_to_guest_mbps";
     found.rate(part, KEY, vif.rate_to_guest_mbps);

@@ -9,7 +9,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     let lro = config.lro;
     found.range(ConfigPart::Lro, "flows", lro.flows, lro::FLOWS);
     found.range(ConfigPart::Lro, "segments", lro.segments, lro::SEGMENTS);
-    if !lro.spoils_forwarding() {
+    if !lro.prevents_forwarding() {
         return;
     }
     for (g, guest) in config.guests.iter().enumerate() {

@@ -11,7 +11,7 @@ pub(super) fn gateway(
     addresses: &[Cidr],
     gateway: Option<IpAddr>,
 ) {
-    let wrong = gateway.and_then(|gateway| no_neighbour(addresses, gateway));
+    let wrong = gateway.and_then(|gateway| non_neighbour_reason(addresses, gateway));
     if let (Some(gateway), Some((what, remedy))) = (gateway, wrong) {
         let what = format!("`gateway` {gateway} {what}");
         found.add(part, "gateway", what, remedy);
@@ -21,7 +21,10 @@ pub(super) fn gateway(
 /// Returns why a router with address `via` is not a neighbour of a station with these addresses,
 /// and a remedy; `None` if it is a neighbour. The text continues a sentence that begins with the
 /// address.
-pub(super) fn no_neighbour(addresses: &[Cidr], via: IpAddr) -> Option<(String, &'static str)> {
+pub(super) fn non_neighbour_reason(
+    addresses: &[Cidr],
+    via: IpAddr,
+) -> Option<(String, &'static str)> {
     const REMEDY: &str = "choose one that is a neighbour";
     if addresses.iter().any(|own| own.address == via) {
         return Some(("is the station's own, by `addresses`".into(), REMEDY));
@@ -46,7 +49,7 @@ pub(super) fn no_neighbour(addresses: &[Cidr], via: IpAddr) -> Option<(String, &
             address: via,
             prefix,
         }
-        .no_station()?;
+        .non_station_reason()?;
         Some((format!("{why}, by `addresses`"), REMEDY))
     };
     networks.iter().find_map(why)

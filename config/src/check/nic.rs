@@ -91,7 +91,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
             found.cpus(part, cpus);
             if !cpus.is_empty() && *place == DevicePlace::Driver {
                 let what = "`cpus` is set and `device` is \"driver\"";
-                let remedy = "leave one of them out: the device runs where the driver domain does";
+                let remedy = "leave one of them out: the device runs on the driver domain's CPUs";
                 found.add(part, "cpus", what, remedy);
             }
             if *lro && *place == DevicePlace::Driver {
@@ -111,7 +111,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
     }
 }
 
-/// Checks that a device can split headers: each frame has one buffer.
+/// Checks that a device can split headers, which requires that each frame fits one buffer.
 fn header_split_of(
     found: &mut Findings,
     part: ConfigPart,
@@ -196,7 +196,7 @@ fn descriptors(found: &mut Findings, part: ConfigPart, nic: &NicSection, descrip
 }
 
 /// Checks the requirements of dedicated queues: a NIC that has them, pages that stay mapped, and
-/// buffers that fit a frame, in one piece or, if it may be unsegmented, in several.
+/// buffers that fit a frame. An unsegmented frame may take several buffers.
 fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection, vmq: VmqConfig) {
     found.range(part, "vmq_queues", vmq.queues, 1..=64);
     found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
@@ -237,8 +237,8 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
         if config.lro.meta == Meta::Request {
             let what = format!("{wrong}, `offloads` is \"tso\" and `meta` of [lro] is \"request\"");
             let remedy = "write meta = \"response\" in [lro], or another value of `offloads` here: \
-                          a segment is in the guest's buffers before one of them could be left \
-                          free for its size";
+                          a segment fills the guest's buffers before the driver domain could \
+                          reserve one for its size";
             found.add(part, "queues", what, remedy);
         }
         return;
@@ -255,7 +255,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
     }
 }
 
-/// Checks the requirement of several workers: a NIC whose packets the kernel spreads over queues.
+/// Checks that the kernel can spread the NIC's packets over the queues of several workers.
 fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection) {
     let workers = config.driver.workers;
     if workers < 2 {

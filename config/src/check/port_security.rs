@@ -4,9 +4,9 @@ use super::findings::Findings;
 use crate::model::{SourceGuard, Vif};
 use crate::problem::ConfigPart;
 
-/// MACs that an interface can have in addition to its own.
+/// Maximum number of MACs that an interface can have in addition to its configured one.
 const EXTRA_MACS_MAX: usize = 16;
-/// Source prefixes that an interface can be allowed.
+/// Maximum number of source prefixes that an interface can be allowed.
 const ALLOWED_SOURCES_MAX: usize = 16;
 
 pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
@@ -37,7 +37,7 @@ pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
     }
     let has_addresses = !vif.addresses().0.is_empty();
     if security.confined == Some(true) && !has_addresses {
-        let what = "`confined` is true, but there are no `addresses`";
+        let what = "`confined` is true, but `addresses` is empty";
         let remedy = "write the addresses that the guest may claim, or leave `confined` out";
         found.add(part, "confined", what, remedy);
     }
@@ -45,12 +45,12 @@ pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
     match security.source_guard {
         Some(SourceGuard::Strict) if !has_addresses && !has_allowed => {
             let what =
-                "`source_guard` is \"strict\", but there are no `addresses` or `allowed_sources`";
+                "`source_guard` is \"strict\", but `addresses` and `allowed_sources` are empty";
             let remedy = "write the sources that the guest may use, or leave `source_guard` out";
             found.add(part, "source_guard", what, remedy);
         }
         Some(SourceGuard::Off) if has_allowed => {
-            let what = "`source_guard` is \"off\", but there are `allowed_sources`";
+            let what = "`source_guard` is \"off\", but `allowed_sources` is set";
             let remedy = "leave one of them out";
             found.add(part, "source_guard", what, remedy);
         }

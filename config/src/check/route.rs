@@ -1,7 +1,7 @@
 //! Checks of a kernel interface's routes.
 
 use super::findings::Findings;
-use super::neighbour::no_neighbour;
+use super::neighbour::non_neighbour_reason;
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use crate::route::RouteConfig;
@@ -44,7 +44,7 @@ fn contradiction(
     if links.any(|link| link.to.contains(via)) {
         return None;
     }
-    let (what, _) = no_neighbour(&port.addresses, via)?;
+    let (what, _) = non_neighbour_reason(&port.addresses, via)?;
     let remedy = "choose a neighbour, or write a route to it, without `via`, before this one";
     Some((format!("{via} {what}"), remedy))
 }

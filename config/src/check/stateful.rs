@@ -25,15 +25,15 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
                     found.add(ConfigPart::VifRule(g, v, r), "name", what, "choose another");
                 }
             } else if vif.inbound.is_some() {
-                let what = "there is an `inbound`, and `firewall` is not \"stateful\"";
+                let what = "`inbound` is set, and `firewall` is not \"stateful\"";
                 found.add(part, "inbound", what, "write both, or leave it out");
             }
             let Some(pdev) = &vif.pdev else { continue };
             let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
             if is_stateful || nic.is_some_and(|nic| keep_state(&nic.rules)) {
-                let what = format!("`pdev` is \"{pdev}\", and rules before it ask for a state");
+                let what = format!("`pdev` is \"{pdev}\", and the rules before it keep state");
                 let remedy = "leave one of them out: the kernel applies the rules before a \
-                              dedicated queue, and keeps no flows";
+                              dedicated queue, and tracks no flows";
                 found.add(part, "pdev", what, remedy);
             }
         }
@@ -42,7 +42,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     if tables > most {
         let what =
             format!("NICs and interfaces that keep state: {tables}; `flow_tables` is {most}");
-        let remedy = "write how many may have a table of flows at the same time";
+        let remedy = "write how many of them may keep state at the same time";
         found.add(ConfigPart::Driver, "flow_tables", what, remedy);
     }
 }

@@ -19,12 +19,12 @@ pub(super) fn check(found: &mut Findings, part: ConfigPart, nic: &NicSection) {
         return;
     };
     match uplink {
-        Uplink::Bridge(bridge) => a_bridge(found, part, port, bridge),
+        Uplink::Bridge(bridge) => bridged(found, part, port, bridge),
         Uplink::Nat(nat) => translation(found, part, port, nat),
     }
 }
 
-fn a_bridge(found: &mut Findings, part: ConfigPart, port: &KernelPort, bridge: &str) {
+fn bridged(found: &mut Findings, part: ConfigPart, port: &KernelPort, bridge: &str) {
     ifname(found, part, "uplink", bridge);
     if !port.addresses.is_empty() || port.gateway.is_some() || !port.routes.is_empty() {
         let what = format!("`uplink` is the bridge {bridge}, but the NIC has addresses or routes");
@@ -35,7 +35,7 @@ fn a_bridge(found: &mut Findings, part: ConfigPart, port: &KernelPort, bridge: &
 
 fn translation(found: &mut Findings, part: ConfigPart, port: &KernelPort, nat: &Nat) {
     if port.addresses.is_empty() {
-        let what = "`uplink` has `nat`, but there are no `addresses`";
+        let what = "`uplink` has `nat`, but `addresses` is empty";
         let remedy = "write the `gateway` of the guests, like [\"10.0.0.1/24\"]: \
                       source addresses in its network are translated";
         found.add(part, "uplink", what, remedy);

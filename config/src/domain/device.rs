@@ -4,14 +4,14 @@ use super::driver::{CableConfig, Rings};
 use crate::address::MacAddress;
 use serde::{Deserialize, Serialize};
 
-/// The configuration of a device in a separate domain. Its only connection is that to the driver
+/// The configuration of a device in a separate domain, whose only connection is that to the driver
 /// domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// Bytes of IP in the longest frame.
+    /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// Rate of its wire, megabits of frames a second; unset: unlimited.
+    /// Rate of its wire, megabits of frames per second; unset: unlimited.
     pub rate_mbps: Option<f64>,
     /// Its wire.
     pub wire: WireConfig,
@@ -19,7 +19,7 @@ pub struct DeviceConfig {
     pub rings: Rings,
     /// The number of pages that the driver domain may grant to it.
     pub pages: u32,
-    /// First slot of its window for pages of guests with dedicated queues.
+    /// First slot of the part of its window that maps pages of guests with dedicated queues.
     #[serde(default)]
     pub guests_slot: u32,
     /// Number of these slots.
@@ -28,9 +28,9 @@ pub struct DeviceConfig {
     /// Number of dedicated queues.
     #[serde(default)]
     pub queues: u32,
-    /// Buffers of the station at the far end of a cable; 0: there is none.
+    /// Number of buffers for the station at the far end of a cable; 0: no station.
     pub buffers: u32,
-    /// Buffers of received frames that the device merges; 0: it merges none.
+    /// Number of buffers in which the device merges received frames; 0: no merging.
     #[serde(default)]
     pub lro_buffers: u32,
 }

@@ -1,4 +1,4 @@
-//! Configuration that the driver domain receives.
+//! Configuration of the driver domain.
 
 use super::capture::CaptureSpec;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
@@ -23,12 +23,12 @@ pub struct DriverConfig {
     pub offloads: Offloads,
     /// log2 of the maximum number of pages of a ring, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
-    /// The layout of rings, if the guest supports it; otherwise Xen's.
+    /// The layout of rings. The driver uses Xen's if the guest does not support it.
     pub ring_format: RingFormat,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
-    /// Whether reports of multicast group members are sent to all guests, as several workers
-    /// require: only one of them gets the query of a guest that routes multicast.
+    /// Whether to send reports of multicast group members to all guests. Several workers require
+    /// this, because only one of them receives the query of a guest that routes multicast.
     #[serde(default)]
     pub reports_to_all: bool,
     /// Seconds after which a silent station behind a NIC is removed from the forwarding table.
@@ -44,11 +44,11 @@ pub struct DriverConfig {
     /// Whether it yields the CPU after each empty poll.
     #[serde(default)]
     pub yields: bool,
-    /// Whether `spin_us` is a limit, and the time of polling adapts to the lengths of its pauses.
+    /// Whether the polling time adapts to the lengths of the domain's pauses, up to `spin_us`.
     #[serde(default)]
     pub adapts: bool,
     /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: guests
-    /// are woken at once.
+    /// are woken immediately.
     pub notify_us: u32,
     /// Whether the hop ledger is on.
     pub ledger: bool,
@@ -63,7 +63,7 @@ pub const LINEAR_BUFFERS: u32 = 16;
 /// Bytes of the buffers in which a worker queues guests' frames to other guests.
 pub const QUEUE_BYTES: u32 = 4 << 20;
 
-/// Pages of a table of this many flows: 64 bytes each, and a header.
+/// Returns the number of pages of a table of `flows` flows: 64 bytes for each, and a header.
 #[must_use]
 pub const fn flow_table_pages(flows: u32) -> u32 {
     match flows {
@@ -80,21 +80,21 @@ pub struct NicConfig {
     pub name: String,
     /// Its kind.
     pub kind: NicKindConfig,
-    /// Bytes of IP in the longest frame that it may send.
+    /// Maximum transmission unit of frames that the driver sends, bytes of IP.
     pub mtu: u32,
-    /// The NIC's token bucket, megabits of frames a second, both directions alike; `None`:
+    /// Rate of its token bucket in each direction, megabits of frames per second; `None`:
     /// unlimited.
     pub rate_mbps: Option<f64>,
     /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
-    /// When received frames are polled.
+    /// Schedule by which the driver polls for received frames.
     pub moderation: ModerationConfig,
     /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
     /// Addresses of the stations behind it, which no guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Routers to which these stations send.
+    /// Addresses of the routers to which these stations send.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
     /// Its dedicated queues, if it has any.
@@ -105,21 +105,21 @@ pub struct NicConfig {
     pub rules: Vec<FirewallRule>,
 }
 
-/// Bytes beyond the MTU in a buffer that receives a frame in one piece: an Ethernet header, a VLAN
+/// Bytes in addition to the MTU in a buffer that receives a whole frame: an Ethernet header, a VLAN
 /// tag, and one byte that shows whether the frame was truncated.
 pub const FRAME_EXTRA_BYTES: u32 = 19;
 
-/// Bytes of IP in the longest frame before segmentation.
+/// Maximum length of an IP packet before segmentation, bytes.
 pub const GSO_BYTES: u32 = u16::MAX as u32;
 
-/// Bytes of IP in the longest frame that an AF_XDP socket receives into a buffer of
-/// [`BUFFER_BYTES`]: the kernel reserves the first 256, header and VLAN tag take 18.
+/// Largest MTU of an AF_XDP socket that receives into buffers of [`BUFFER_BYTES`]. The kernel
+/// reserves the first 256 bytes; the Ethernet header and a VLAN tag take 18.
 pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
 
-/// Bytes of IP in the longest frame that a PCI device receives into a buffer of [`BUFFER_BYTES`]:
-/// its header takes 12, the Ethernet header and a VLAN tag take 18.
+/// Largest MTU of a PCI device that receives into buffers of [`BUFFER_BYTES`]. The device's header
+/// takes 12 bytes; the Ethernet header and a VLAN tag take 18.
 pub const PCI_MTU_MAX: u32 = BUFFER_BYTES - PCI_HEADER_BYTES - 18;
-/// Bytes before a frame of a PCI device.
+/// Bytes of the header that a PCI device writes before a frame.
 const PCI_HEADER_BYTES: u32 = 12;
 
 /// Dedicated queues of a NIC, assigned to guest interfaces by load.
@@ -128,8 +128,7 @@ const PCI_HEADER_BYTES: u32 = 12;
 pub struct VmqConfig {
     /// Their number.
     pub queues: u32,
-    /// Milliseconds after which they are reassigned to the busiest guests; 0: a guest keeps its
-    /// queue.
+    /// Milliseconds between reassignments to the busiest guests; 0: a guest keeps its queue.
     pub rebalance_ms: u32,
 }
 
@@ -161,9 +160,9 @@ pub enum NicKindConfig {
         /// Entries of each ring, a power of two.
         entries: u32,
     },
-    /// An end of a cable in memory.
+    /// One end of a cable in memory.
     Sim(CableConfig),
-    /// A device in software with descriptor rings, at an end of a cable in memory.
+    /// A device in software with descriptor rings, at one end of a cable in memory.
     Soft {
         /// The cable.
         cable: CableConfig,
@@ -182,7 +181,7 @@ pub enum NicKindConfig {
         /// Whether the device merges received frames.
         #[serde(default)]
         merges: bool,
-        /// Whether the device stores headers of received frames apart.
+        /// Whether the device stores headers of received frames in separate buffers.
         #[serde(default)]
         splits: bool,
     },
@@ -230,7 +229,8 @@ pub struct Rings {
     pub descriptors: u32,
     /// Microseconds from the first frame to the interrupt.
     pub interrupt_us: u32,
-    /// Number of frames that raise the interrupt earlier; 0: no number.
+    /// Number of frames that raise the interrupt before `interrupt_us` has passed; 0: only the time
+    /// raises it.
     pub interrupt_frames: u32,
 }
 
@@ -245,8 +245,8 @@ impl Default for Rings {
 }
 
 impl NicConfig {
-    /// Returns the pages of its rings, of split headers and of frames to send, beside its buffers.
-    /// The driver verifies that they suffice.
+    /// Returns the number of pages for its rings, split headers and frames to send, in addition to
+    /// its buffers. The driver verifies that they suffice.
     #[must_use]
     pub fn ring_pages(&self) -> u32 {
         let descriptors = match &self.kind {
@@ -256,7 +256,7 @@ impl NicConfig {
             _ => return 0,
         };
         let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
-        // Without a device domain, headers of dedicated queues are split, and no other ones.
+        // Without a device domain, only headers of dedicated queues are split.
         let by_load = self.vmq.map_or(0, |vmq| vmq.queues);
         let (dedicated, split) = match self.kind {
             NicKindConfig::Device { queues, splits, .. } if splits => (queues, queues + 1),
@@ -270,7 +270,7 @@ impl NicConfig {
             .saturating_add(sent)
     }
 
-    /// Returns the pages of two virtqueues and of frames to send.
+    /// Returns the number of pages for two virtqueues and for frames to send.
     fn virtqueue_pages(&self, entries: u32) -> u32 {
         let pages = |bytes: u32| {
             bytes
@@ -295,10 +295,10 @@ const PAGE: u32 = abi::PAGE as u32;
 const DESCRIPTOR_BYTES: u32 = 32;
 /// Bytes of a completion of a ring.
 const COMPLETION_BYTES: u32 = 16;
-/// Bytes of the space for a split header.
+/// Bytes reserved for a split header.
 const HEADER_BYTES: u32 = 128;
 
-/// When a NIC's received frames are polled.
+/// Schedule by which the driver polls a NIC for received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModerationConfig {
@@ -310,14 +310,14 @@ pub enum ModerationConfig {
     Event,
 }
 
-/// Default of the bytes that may pass a limit at once: two packets of 64 KB.
+/// Default burst size of a limit, bytes: two packets of 64 KB.
 pub const BURST_BYTES: u32 = 128 << 10;
 
 fn burst_bytes() -> u32 {
     BURST_BYTES
 }
 
-fn is_usual_burst(bytes: &u32) -> bool {
+fn is_default_burst(bytes: &u32) -> bool {
     *bytes == BURST_BYTES
 }
 
@@ -325,17 +325,17 @@ fn is_usual_burst(bytes: &u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameLimit {
-    /// Megabits of frames a second.
+    /// Rate, megabits of frames per second.
     pub rate_mbps: f64,
-    /// Bytes of frames that may pass at once after a pause.
+    /// Bytes of frames that may pass in one burst after a pause.
     pub burst_bytes: u32,
 }
 
-/// The backend's configuration of a virtual interface.
+/// The driver domain's configuration of a virtual interface.
 ///
 /// During an upgrade, a driver domain and a manager of different versions work together. A driver
-/// accepts the configuration of an older manager: every key that a version adds has a default with
-/// the old behaviour. It rejects unknown keys, because ignoring one could lift a restriction.
+/// accepts the configuration of an older manager, because every added key has a default with the
+/// old behaviour. It rejects unknown keys, because ignoring one could lift a restriction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VifConfig {
@@ -345,13 +345,13 @@ pub struct VifConfig {
     pub name: String,
     /// The guest's MAC.
     pub mac: [u8; 6],
-    /// Other MACs that the guest may use, and whose frames it receives.
+    /// Other MACs that the guest may use. It also receives the frames to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_macs: Vec<[u8; 6]>,
     /// Addresses of the guest that no other guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// The guest's routers: only a guest with a router's address may claim it.
+    /// Addresses of the guest's routers. Only a guest that has one of them may claim it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
     /// Whether ARP and neighbour discovery may claim `addresses` only.
@@ -364,14 +364,14 @@ pub struct VifConfig {
     /// Whether the guest may send to DHCP clients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dhcp_server: bool,
-    /// Whether to announce the addresses once the interface is connected: queries may have failed
-    /// while it was disconnected, or others may know another guest's MAC for them.
+    /// Whether to announce the addresses once the interface is connected. Queries may have failed
+    /// while it was disconnected, or other stations may have cached another guest's MAC for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub announces: bool,
-    /// Limit of the traffic that the guest sends, megabits of frames a second; `None`: unlimited.
+    /// Limit of the traffic that the guest sends, megabits of frames per second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
-    /// Bytes of frames that it may send at once after a pause.
-    #[serde(default = "burst_bytes", skip_serializing_if = "is_usual_burst")]
+    /// Bytes of frames that it may send in one burst after a pause.
+    #[serde(default = "burst_bytes", skip_serializing_if = "is_default_burst")]
     pub burst_bytes: u32,
     /// Limit of the traffic to the guest; `None`: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -380,17 +380,19 @@ pub struct VifConfig {
     pub weight: u32,
     /// First slot of the grant window for this vif's grants.
     pub first_slot: u32,
-    /// Number of these slots: higher grant references cannot be mapped.
+    /// Number of these slots. The driver cannot map higher grant references.
     pub slots: u32,
     /// First slot of the grant window for the sub-tables of [`GrantMode::Counted`], or for the
     /// pages of [`GrantMode::Flip`].
     pub tables_slot: u32,
-    /// Pages that [`GrantMode::Flip`] exchanges, as many as the guest's; 0 with other modes.
+    /// Number of pages that [`GrantMode::Flip`] exchanges, equal to the guest's number; 0 in other
+    /// modes.
     #[serde(default)]
     pub flip_pages: u32,
-    /// The driver's own pages that [`GrantMode::Copy`] copies to and from; 0 with other modes.
+    /// Number of the driver's own pages that [`GrantMode::Copy`] copies to and from; 0 in other
+    /// modes.
     pub staging_pages: u32,
-    /// Whether the guest forwards packets that arrive by this interface.
+    /// Whether the guest forwards packets that it receives on this interface.
     pub forwards: bool,
     /// Firewall rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -407,7 +409,7 @@ pub struct VifConfig {
 }
 
 impl VifConfig {
-    /// Adopts the parts that may change while the interface is served: rules and limits.
+    /// Adopts the settings that may change while the interface is in use: rules and limits.
     pub fn change_to(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
         self.rate_mbps = becomes.rate_mbps;
@@ -415,7 +417,7 @@ impl VifConfig {
         self.to_guest = becomes.to_guest;
     }
 
-    /// Returns an interface without limit and rules, which uses neither the grant window nor the
+    /// Returns an interface without limits and rules. It uses neither the grant window nor the
     /// driver's own memory.
     #[must_use]
     pub fn new(conn: u32, name: String, mac: [u8; 6]) -> Self {
@@ -429,8 +431,8 @@ impl VifConfig {
         }
     }
 
-    /// Returns the name of a guest's interface of this number; the inverse of
-    /// [`VifConfig::guest_of`].
+    /// Returns the name of a guest's interface number `number`. [`VifConfig::guest_of`] is the
+    /// inverse.
     #[must_use]
     pub fn name_of(guest: &str, number: usize) -> String {
         format!("{guest}-{number}")
@@ -453,7 +455,7 @@ pub struct DeviceQueueConfig {
     pub queue: u32,
     /// Number of the driver's connection to the device.
     pub conn: u32,
-    /// Slot of the device's window for entry 0 of the guest's grants.
+    /// Slot of the device's window that maps entry 0 of the guest's grants.
     pub first_slot: u32,
     /// Number of the guest's receive buffers.
     pub buffers: u32,
@@ -473,7 +475,7 @@ pub struct DedicatedQueueConfig {
     pub entries: u32,
     /// Bytes of a chunk, which is one of the guest's buffers.
     pub chunk_bytes: u32,
-    /// First of the guest's frames that it receives into.
+    /// First of the guest's frames into which it receives.
     pub first_frame: u32,
     /// Number of these frames.
     pub frames: u32,

@@ -1,4 +1,4 @@
-//! Configuration that a guest domain receives.
+//! Configuration of a guest domain's program.
 
 use super::capture::CaptureSpec;
 use super::link::{BufferSize, Offloads, RingFormat};
@@ -17,7 +17,7 @@ pub struct GuestConfig {
     pub spin_us: u32,
     /// Whether it yields the CPU after each poll that found nothing.
     pub yields: bool,
-    /// Whether `spin_us` is a limit, and the time of polling adapts to the lengths of its pauses.
+    /// Whether the polling time adapts to the lengths of the domain's pauses, up to `spin_us`.
     #[serde(default)]
     pub adapts: bool,
     /// Whether the hop ledger is on.
@@ -34,13 +34,13 @@ pub struct GuestVif {
     pub conns: Vec<u32>,
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Bytes of IP in its longest frame (a TSO packet may be larger).
+    /// Maximum transmission unit, bytes of IP. A TSO packet may be longer.
     pub mtu: u32,
     /// The endpoint behind the netfront.
     pub endpoint: EndpointConfig,
     /// log2 of the pages of a ring that it requests, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
-    /// The layout of its rings, if the driver domain offers it; otherwise Xen's.
+    /// The layout of its rings. The guest uses Xen's if the driver domain does not offer it.
     pub ring_format: RingFormat,
     /// Size of a buffer.
     pub buffers: BufferSize,
@@ -51,15 +51,15 @@ pub struct GuestVif {
     pub to_guest_buffers: u32,
     /// Buffers in addition to the pool whose pages are granted on demand.
     pub spare_buffers: u32,
-    /// Free whole pages of receive buffers that stay granted; `None`: all do.
+    /// Number of entirely free pages of receive buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,
     /// Number of received frames ahead of the current one whose headers are prefetched.
     pub prefetch: u32,
     /// The offloads that it requests.
     pub offloads: Offloads,
-    /// Whether the guest forwards packets that it receives by this interface.
+    /// Whether the guest forwards packets that it receives on this interface.
     pub forwards: bool,
-    /// The first frame of the pool into which a device receives, if any.
+    /// First frame of the receive pool if a device writes into it, otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_pool: Option<u32>,
     /// Pages of a file that the endpoint sends in place; 0: none.
@@ -67,8 +67,9 @@ pub struct GuestVif {
     pub file_pages: u32,
 }
 
-/// The maximum number of a file's pages that an interface grants at once. Each may be a separate
-/// mapping in the driver domain, and these fit even with hundreds of other connections.
+/// The maximum number of a file's pages that an interface grants at a time. Each may be a separate
+/// mapping in the driver domain. This number leaves enough mappings for hundreds of other
+/// connections.
 pub const FILE_GRANTS: u32 = 512;
 
 fn is_zero(pages: &u32) -> bool {
@@ -100,12 +101,12 @@ pub enum EndpointConfig {
     Echo {},
     /// Reads frames from a capture file, and writes frames to one.
     Pcap(CaptureSpec),
-    /// A virtual machine, by its monitor's vhost-user socket.
+    /// A virtual machine, connected through its monitor's vhost-user socket.
     #[serde(rename = "vhost-user")]
     VhostUser {
         /// Number of the device: a socket.
         device: u32,
-        /// Whether the manager connects to the virtual machine's monitor, and sends connections
+        /// Whether the manager connects to the virtual machine's monitor and passes each connection
         /// over the device. Otherwise the device is a listening socket.
         client: bool,
         /// Queue pairs that the virtual machine may use, 1 … 8.
@@ -121,16 +122,16 @@ pub enum EndpointConfig {
 pub struct Source {
     /// Destination.
     pub to: MacAddress,
-    /// Bytes of a frame, 60 … 1514 (a VLAN tag not counted).
+    /// Bytes of a frame without a VLAN tag, 60 … 1514.
     pub size: u32,
-    /// Frames a second; `None`: unlimited.
+    /// Frames per second; `None`: unlimited.
     pub rate_pps: Option<f64>,
-    /// Limit of frames in flight; 0: as many as the ring and the pool allow.
+    /// Maximum number of frames in flight; 0: limited only by the ring and the pool.
     pub window: u32,
-    /// Total frames; `None`: unlimited.
+    /// Total number of frames; `None`: unlimited.
     pub count: Option<u64>,
     /// Whether it writes every byte of every frame.
     pub touch: bool,
-    /// UDP flows of the frames, in turn; 0: the frames are not IP.
+    /// Number of UDP flows among which the frames rotate; 0: the frames are not IP.
     pub flows: u16,
 }

@@ -12,7 +12,7 @@ pub const BUFFER_BYTES: u32 = 2048;
 const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
 /// Converts megabits per second to bytes per second. Returns at least 1, because a rate of zero
-/// would block for ever.
+/// would block forever.
 #[must_use]
 pub fn bytes_per_s(mbps: f64) -> u64 {
     // The cast saturates.
@@ -23,22 +23,23 @@ pub fn bytes_per_s(mbps: f64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantMode {
-    /// A hypercall copies, for many packets at once.
+    /// One hypercall copies the data of many packets.
     Copy,
-    /// Every page is mapped for one packet and unmapped after it (`frames-map`).
+    /// The driver maps every page for one packet and unmaps it afterwards (`frames-map`).
     Map,
-    /// The page that holds a frame is exchanged for a zeroed page that the guest has posted. Frames
-    /// from guests are mapped as with [`GrantMode::Map`].
+    /// The driver exchanges the page that holds a frame for a zeroed page that the guest has
+    /// posted. It maps frames from guests as with [`GrantMode::Map`].
     Flip,
-    /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
+    /// The driver maps a page at its first use and keeps it mapped until the connection closes
+    /// (`frames-mapped`).
     Persistent,
-    /// The new grant mechanism: the guest grants pages, which stay mapped, and can revoke any of
-    /// them at any moment; the driver checks and counts its uses without a hypercall.
+    /// The new grant mechanism. Granted pages stay mapped, and the guest can revoke any of them at
+    /// any time. The driver checks and counts its uses without a hypercall.
     #[default]
     Counted,
-    /// Like [`GrantMode::Counted`], but the driver neither checks nor counts: it can access all of
-    /// the guest's buffers as long as the connection lasts, whatever the guest revokes. Measures
-    /// the cost of checking and counting.
+    /// Like [`GrantMode::Counted`], but the driver neither checks nor counts. Until the connection
+    /// closes it can access all of the guest's buffers, even those that the guest has revoked. This
+    /// mode shows the cost of checking and counting.
     Unchecked,
 }
 
@@ -73,7 +74,7 @@ pub enum Offloads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RingFormat {
-    /// Separate requests, responses and indices: no cache line is written by both ends.
+    /// Separate requests, responses and indices, so that no cache line is written by both ends.
     #[default]
     Native,
     /// The layout of Xen's `ring.h`.
@@ -84,7 +85,7 @@ pub enum RingFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferSize {
-    /// Two per page: a frame of 1514 bytes fits, and the pool is half as large.
+    /// Two per page. A frame of 1514 bytes fits, and the pool takes half the memory.
     #[default]
     Half,
     /// One per page, as in stock netfronts.

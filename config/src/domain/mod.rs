@@ -1,10 +1,10 @@
-//! Configuration of the domains' programs: the opaque `config` text of
-//! [`abi::machine::DomainSpec`], as JSON.
+//! Configuration of the domains' programs, as JSON: the opaque `config` text of
+//! [`abi::machine::DomainSpec`].
 //!
 //! The command line writes these texts, the monitor passes them on without reading them, and the
 //! programs `driver`, `guest` and `device` read them at their start. A device's number is its index
 //! in [`abi::machine::DomainSpec::devices`]. A domain's connections are numbered in the order of
-//! [`abi::machine::Machine::connections`], those that it is the frontend of first.
+//! [`abi::machine::Machine::connections`]; those in which it is the frontend are first.
 
 mod capture;
 mod device;

@@ -43,8 +43,8 @@ pub enum StackApp {
         /// Seconds before it starts.
         #[serde(default)]
         after_s: u32,
-        /// KB of a file in the guest's frames that it sends repeatedly in place; `None`: it writes
-        /// the data of every frame.
+        /// Size of a file in the guest's frames, KB. The program sends it repeatedly, in place.
+        /// `None`: the program writes the data of every frame.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file_kb: Option<u32>,
     },

@@ -1,6 +1,6 @@
-//! Chooses an address for a guest without one: an unused one of a network of the machine.
+//! Chooses an unused address of one of the machine's networks for a guest without one.
 //!
-//! Only a guest that is attached to a running machine may leave the choice open. In a file, the
+//! Only a guest that is attached to a running machine may omit its address. In a file, the chosen
 //! address would depend on the guests before it.
 
 use crate::address::Cidr;
@@ -9,8 +9,8 @@ use abi::machine::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The key of an interface without a fixed address: the name of a NIC in whose network the address
-/// is chosen, or `true`.
+/// The key of an interface without a fixed address. Its value is the name of a NIC whose network
+/// provides the address, or `true` for any network.
 const KEY: &str = "network";
 
 /// A network of a NIC or guest, and the gateway out of it.
@@ -20,11 +20,11 @@ struct GuestNetwork {
     gateway: Option<IpAddr>,
 }
 
-/// Returns the description with an address for each interface that leaves it open.
+/// Returns the description with an address for each interface that has the key `network`.
 ///
 /// # Errors
 ///
-/// Why an address is not available, by the interface's number.
+/// An address is not available. The text names the interface's number and the reason.
 pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, String> {
     let mut guest = guest.clone();
     if let Setting::Section(keys) = &mut guest
@@ -36,15 +36,15 @@ pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, Strin
                 && let Some(wanted) = vif.remove(KEY)
             {
                 let wrong = |why| format!("vif {}: `{KEY}`: {why}", n + 1);
-                give(config, vif, &wanted, &mut taken).map_err(wrong)?;
+                assign_address(config, vif, &wanted, &mut taken).map_err(wrong)?;
             }
         }
     }
     Ok(guest)
 }
 
-/// Gives an interface an address, and a gateway if it names none.
-fn give(
+/// Assigns an address to an interface, and a gateway if the interface has none.
+fn assign_address(
     config: &Config,
     vif: &mut BTreeMap<String, Setting>,
     wanted: &Setting,
@@ -62,7 +62,7 @@ fn give(
     };
     let free = network.of.free(|address| taken.contains(&address));
     let address =
-        free.ok_or_else(|| format!("the network of {} has no address left", network.of))?;
+        free.ok_or_else(|| format!("the network of {} has no unused address", network.of))?;
     taken.insert(address.address);
     let text = |text: String| Setting::Text(text);
     let addresses = vec![text(address.to_string())];
@@ -74,15 +74,15 @@ fn give(
     Ok(())
 }
 
-/// Returns the network of a NIC; its kernel end is the gateway.
+/// Returns the network of a NIC, whose kernel end is the gateway.
 fn of_nic(config: &Config, name: &str) -> Result<GuestNetwork, String> {
     let nic = config.nics.iter().find(|nic| nic.name == name);
     let nic = nic.ok_or_else(|| format!("no NIC is named {name}"))?;
-    let network = at_kernel(&nic.kind);
+    let network = kernel_network(&nic.kind);
     network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
 }
 
-fn at_kernel(kind: &NicKind) -> Option<GuestNetwork> {
+fn kernel_network(kind: &NicKind) -> Option<GuestNetwork> {
     let of = *kind.port()?.addresses.first()?;
     Some(GuestNetwork {
         of,
@@ -100,11 +100,14 @@ fn any(config: &Config) -> Option<GuestNetwork> {
         let gateway = gateway.filter(is_in);
         Some(GuestNetwork { of, gateway })
     });
-    let of_nics = config.nics.iter().filter_map(|nic| at_kernel(&nic.kind));
+    let of_nics = config
+        .nics
+        .iter()
+        .filter_map(|nic| kernel_network(&nic.kind));
     of_nics.chain(of_guests).next()
 }
 
-/// Returns every address that a NIC or guest has, or to which it sends.
+/// Returns every address of a NIC or guest, and of the routers to which these send.
 fn taken(config: &Config) -> BTreeSet<IpAddr> {
     let nics = config.nics.iter().map(|nic| {
         let routes = nic.kind.port().map(|port| &port.routes[..]);
@@ -139,7 +142,7 @@ mod tests {
         format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"stack\"\n{more}\n")
     }
 
-    /// Returns the address and the gateway that an interface with these keys gets.
+    /// Returns the address and the gateway that are assigned to an interface with these keys.
     fn given(file: &str, vif: &str) -> Result<[String; 2], String> {
         let guest = serde_json::from_str(&format!(r#"{{"name":"x","vif":[{{{vif}}}]}}"#));
         let resolved = resolve(&parse("f", file).unwrap(), &guest.unwrap())?;
@@ -173,7 +176,7 @@ mod tests {
             (
                 &full[..],
                 r#""network":true"#,
-                "10.0.0.1/30 has no address left",
+                "10.0.0.1/30 has no unused address",
             ),
             (NICS, r#""network":"wan""#, "no NIC is named wan"),
             (NICS, r#""network":"far""#, "has no address at its end"),
@@ -185,10 +188,10 @@ mod tests {
                 "write only one of them",
             ),
         ] {
-            let said = given(file, vif).unwrap_err();
+            let message = given(file, vif).unwrap_err();
             assert!(
-                said.starts_with("vif 1: `network`: ") && said.contains(why),
-                "{said}"
+                message.starts_with("vif 1: `network`: ") && message.contains(why),
+                "{message}"
             );
         }
     }

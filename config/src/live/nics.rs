@@ -1,7 +1,7 @@
 //! Adds NICs to a running machine and removes them: TAPs and local ports, with or without an uplink
-//! or dedicated queues, AF_XDP sockets, and in-memory cables. The workers of the driver domain are
-//! restarted for that, because frames and devices are assigned at a start. All other devices keep
-//! their numbers.
+//! or dedicated queues, AF_XDP sockets, and in-memory cables. The workers of the driver domain must
+//! restart for this, because they receive frames and devices only at start-up. All other devices
+//! keep their numbers.
 
 use super::format::write;
 use super::sections::{Sections, differences, find, list};
@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 /// All NICs of a machine after a step of a reload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicsStep {
-    /// As sections `[[nic]]`, with the MACs that they were given.
+    /// The NICs as sections `[[nic]]`, with their assigned MACs.
     pub nics: Vec<Setting>,
-    /// The names of the added ones.
+    /// Names of the added NICs.
     pub added: BTreeSet<String>,
     /// Descriptions of the changes.
     pub changes: Vec<String>,
@@ -43,10 +43,10 @@ pub(super) fn steps(
     config: &mut Config,
     now: &Sections,
 ) -> Option<Vec<NicsStep>> {
-    keep_macs(running, config);
-    let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
+    resolve_macs(running, config);
+    let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let stays = |nic: &NicSection| config.nics.iter().any(|now| now == nic);
-    let is_added = |nic: &NicSection| there(&nic.name) != Some(nic);
+    let is_added = |nic: &NicSection| existing(&nic.name) != Some(nic);
     let added_nics = || config.nics.iter().filter(|nic| is_added(nic));
     let removed_nics = || running.nics.iter().filter(|nic| !stays(nic));
     if added_nics().chain(removed_nics()).next().is_none() {
@@ -92,7 +92,7 @@ pub(super) fn steps(
         let (mut nics, mut changes) = (remaining, Vec::new());
         for nic in added_nics() {
             nics.push(with_mac(&find(list(now, "nic"), &nic.name), mac_of(nic)));
-            changes.push(match there(&nic.name) {
+            changes.push(match existing(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
                 None => format!("NIC {} is new", nic.name),
             });
@@ -106,7 +106,7 @@ pub(super) fn steps(
     Some(steps)
 }
 
-/// Returns the present description of a NIC, with its MAC.
+/// Returns the current description of a NIC, with its MAC.
 pub(super) fn present(live: &HotplugState, files: &Sections, nic: &NicSection) -> Setting {
     let written = match &live.nics {
         Some(nics) => find(nics, &nic.name),
@@ -115,14 +115,14 @@ pub(super) fn present(live: &HotplugState, files: &Sections, nic: &NicSection) -
     with_mac(&written, mac_of(nic))
 }
 
-/// Returns whether a NIC can be added: a `pcap` NIC cannot, because its files must be named at the
-/// start.
+/// Returns whether a NIC can be added. A `pcap` NIC cannot, because its files must be known when
+/// the machine starts.
 fn can_be_added(nic: &NicSection) -> bool {
     can_be_removed(nic) && !matches!(nic.kind, NicKind::Pcap(_))
 }
 
-/// Returns whether the NIC can be removed, and can stay when others are added or removed: no guest
-/// owns one of its queues, and its buffers may move.
+/// Returns whether the NIC can be removed, and can remain when others are added or removed. This
+/// requires that no guest owns one of its queues, and that its buffers may move.
 fn can_be_removed(nic: &NicSection) -> bool {
     match nic.kind {
         NicKind::Xdp { .. } => nic.vmq.is_none(),
@@ -131,16 +131,16 @@ fn can_be_removed(nic: &NicSection) -> bool {
     }
 }
 
-/// Keeps the present MACs of NICs without written ones, and gives new NICs unused MACs.
-fn keep_macs(running: &Config, config: &mut Config) {
-    let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
+/// Keeps the current MACs of NICs without configured ones, and assigns unused MACs to new NICs.
+fn resolve_macs(running: &Config, config: &mut Config) {
+    let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(mac_of).collect();
     taken.extend(config.nics.iter().filter_map(mac_of));
     for nic in &mut config.nics {
         let name = nic.name.clone();
         let Some(mac) = mac_mut(nic) else { continue };
         if mac.is_none() {
-            *mac = there(&name).and_then(mac_of);
+            *mac = existing(&name).and_then(mac_of);
         }
         if mac.is_none() {
             let mut free = (0..u16::MAX).map(|number| MacAddress::derived(0, number, 0));
@@ -150,8 +150,9 @@ fn keep_macs(running: &Config, config: &mut Config) {
     }
 }
 
-/// Writes out every NIC's MAC, so that it stays the same when NICs before it are added or removed.
-pub(super) fn name_macs(config: &mut Config) {
+/// Sets every NIC's derived MAC explicitly, so that it does not change when NICs before it are
+/// added or removed.
+pub(super) fn set_explicit_macs(config: &mut Config) {
     for n in 0..config.nics.len() {
         let given = config.nic_mac(n);
         if let Some(mac) = config.nics.get_mut(n).and_then(mac_mut) {

@@ -1,8 +1,8 @@
-//! Compares a running machine with edited files: guests to remove and add, and changes that need a
-//! new machine.
+//! Compares a running machine with edited files. Returns guests to remove and add, and changes that
+//! need a new machine.
 //!
-//! It compares meanings, so that writing out a default changes nothing. It describes differences by
-//! the old and the new text.
+//! The comparison is by meaning: writing a default explicitly changes nothing. Differences are
+//! described by the old and the new text.
 
 use super::sections::{Sections, differences, empty, find, keys_of, list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
@@ -17,11 +17,11 @@ use std::collections::BTreeSet;
 /// The difference between a machine and files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Guests of the previous files that these do not name.
+    /// Guests of the previous files that the new files do not name.
     pub to_detach: Vec<String>,
     /// Guests to add, in the order of the files.
     pub to_attach: Vec<FileGuest>,
-    /// Attached guests that the files do not name: they stay.
+    /// Attached guests that the files do not name. They keep running.
     pub kept: Vec<String>,
     /// The steps that change the NICs.
     pub nics: Vec<NicsStep>,
@@ -34,9 +34,10 @@ pub struct Difference {
 pub struct FileGuest {
     /// Its name.
     pub name: String,
-    /// Its description, with the MACs that it has already.
+    /// Its description, with the MACs that it already has.
     pub guest: Setting,
-    /// Descriptions of the differences, if it exists and has changed. It must be removed first.
+    /// Descriptions of the differences if the guest exists and has changed. It must then be removed
+    /// before it is added, unless `in_place` is set.
     pub changes: Option<Vec<String>>,
     /// Whether the guest keeps running: only its firewall rules and limits have changed.
     pub in_place: bool,
@@ -46,7 +47,7 @@ pub struct FileGuest {
 ///
 /// # Errors
 ///
-/// All mistakes of the files, and all changes that need a new machine, a line each.
+/// Returns all mistakes of the files, and all changes that need a new machine, one per line.
 pub fn difference(
     live: &HotplugState,
     running: &LiveConfig,
@@ -68,15 +69,15 @@ pub fn difference(
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
     let mut to_attach = Vec::new();
     for (mut guest, described) in config.guests.into_iter().zip(list(&now, "guest")) {
-        let mut there = running.config.guests.iter();
-        let there = there.find(|there| there.name == guest.name);
+        let mut existing = running.config.guests.iter();
+        let existing = existing.find(|existing| existing.name == guest.name);
         let mut in_place = false;
-        let changes = match there {
+        let changes = match existing {
             None => None,
-            Some(there) if is_same(&mut guest, there) => continue,
-            Some(there) => {
-                in_place = is_in_place(&guest, there);
-                let before = with_macs(&written(live, &before, &guest.name), &macs(there));
+            Some(existing) if is_same(&mut guest, existing) => continue,
+            Some(existing) => {
+                in_place = is_in_place(&guest, existing);
+                let before = with_macs(&written(live, &before, &guest.name), &macs(existing));
                 let mut changes = Vec::new();
                 let now = with_macs(described, &macs(&guest));
                 differences("", &before, &now, &mut changes);
@@ -104,17 +105,17 @@ pub fn difference(
     })
 }
 
-/// Returns the present description of a guest, with its MACs, by which it can be attached again;
-/// `None` if the machine has no such guest.
+/// Returns the current description of a guest, with its MACs, so that it can be attached again.
+/// Returns `None` if the machine has no guest of this name.
 #[must_use]
 pub fn present_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> Option<Setting> {
-    let mut there = running.config.guests.iter();
-    let there = there.find(|there| there.name == name)?;
+    let mut existing = running.config.guests.iter();
+    let existing = existing.find(|existing| existing.name == name)?;
     let files = settings(&files_of(live)).ok()?;
-    Some(with_macs(&written(live, &files, name), &macs(there)))
+    Some(with_macs(&written(live, &files, name), &macs(existing)))
 }
 
-/// Returns the present descriptions of all NICs, with their MACs.
+/// Returns the current descriptions of all NICs, with their MACs.
 #[must_use]
 pub fn present_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Setting>> {
     let files = settings(&files_of(live)).ok()?;
@@ -122,7 +123,7 @@ pub fn present_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Set
     Some(all.map(|nic| nics::present(live, &files, nic)).collect())
 }
 
-/// Returns a guest as it was written last.
+/// Returns the latest description of a guest, as written.
 fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
     let since = live.attached.get(name).or(live.changed.get(name));
     since
@@ -130,25 +131,25 @@ fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
         .unwrap_or_else(|| find(list(files, "guest"), name))
 }
 
-/// Returns whether a guest equals an existing one. An interface without a written MAC keeps its
-/// present one.
-fn is_same(guest: &mut GuestSection, there: &GuestSection) -> bool {
-    for (vif, there) in guest.vifs.iter_mut().zip(&there.vifs) {
-        vif.mac = vif.mac.or(there.mac);
+/// Returns whether a guest equals the existing one. An interface without a configured MAC keeps its
+/// current one.
+fn is_same(guest: &mut GuestSection, existing: &GuestSection) -> bool {
+    for (vif, existing) in guest.vifs.iter_mut().zip(&existing.vifs) {
+        vif.mac = vif.mac.or(existing.mac);
     }
-    guest == there
+    guest == existing
 }
 
-/// Returns whether a guest can become this one without being removed.
-pub(super) fn is_in_place(guest: &GuestSection, there: &GuestSection) -> bool {
-    let mut like = there.clone();
+/// Returns whether an existing guest can change to `guest` while it runs.
+pub(super) fn is_in_place(guest: &GuestSection, existing: &GuestSection) -> bool {
+    let mut like = existing.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
         vif.change_to(becomes);
     }
     like == *guest
 }
 
-/// Returns the MACs of a guest's first interfaces, up to one that has none yet.
+/// Returns the MACs of a guest's first interfaces, up to the first interface without one.
 fn macs(guest: &GuestSection) -> Vec<MacAddress> {
     guest.vifs.iter().map_while(|vif| vif.mac).collect()
 }
@@ -192,7 +193,7 @@ fn fixed(
     found
 }
 
-/// Returns the same for NICs.
+/// Returns the changes of NICs that need a new machine.
 fn fixed_nics(
     running: &Config,
     before: &Sections,
@@ -201,13 +202,17 @@ fn fixed_nics(
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for (n, nic) in config.nics.iter().enumerate() {
-        match running.nics.iter().find(|there| there.name == nic.name) {
+        match running
+            .nics
+            .iter()
+            .find(|existing| existing.name == nic.name)
+        {
             None => found.push(finding(
                 ConfigPart::Nic(n),
                 "",
                 format!("NIC {} is new", nic.name),
             )),
-            Some(there) if there == nic => {}
+            Some(existing) if existing == nic => {}
             Some(_) => {
                 let [before, now] = [before, now].map(|all| find(list(all, "nic"), &nic.name));
                 compare((ConfigPart::Nic(n), source), &before, &now, &mut found);

@@ -1,4 +1,4 @@
-//! Other firewall rules for an attached guest that keeps running.
+//! Changes the firewall rules of an attached guest while it runs.
 
 use super::reload::{is_in_place, present_guest};
 use super::sections::keys_of;
@@ -10,15 +10,15 @@ use abi::machine::{HotplugState, Setting};
 const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
 
 impl LiveConfig {
-    /// Returns the description of an attached guest with other rules. `wanted` has its `name` and,
-    /// in the list `vif`, a section for each of its first interfaces with the keys `firewall`,
+    /// Returns the description of an attached guest with new rules. `request` has its `name` and a
+    /// list `vif` with a section for each of its first interfaces, with the keys `firewall`,
     /// `inbound` and `rule`. A missing key has its default. Other interfaces keep their rules.
     ///
     /// # Errors
     ///
-    /// The guest does not exist or belongs to the files, or `wanted` has mistakes.
-    pub fn with_rules(&self, live: &HotplugState, wanted: &Setting) -> Result<Setting, String> {
-        let name = state::name_of(wanted);
+    /// The guest does not exist or belongs to the files, or `request` has mistakes.
+    pub fn with_rules(&self, live: &HotplugState, request: &Setting) -> Result<Setting, String> {
+        let name = state::name_of(request);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
         let mut guests = self.config.guests.iter();
         let present = guests.find(|guest| guest.name == name);
@@ -31,7 +31,7 @@ impl LiveConfig {
             ));
         }
         let mut guest = present_guest(live, self, name).ok_or_else(missing)?;
-        let (Setting::Section(of_guest), Setting::Section(keys)) = (&mut guest, wanted) else {
+        let (Setting::Section(of_guest), Setting::Section(keys)) = (&mut guest, request) else {
             return Err("the guest is not a section: write its `name` and its list `vif`".into());
         };
         if let Some(key) = keys
@@ -42,33 +42,33 @@ impl LiveConfig {
                 "guest {name}: `{key}` cannot change: write only `name` and `vif`"
             ));
         }
-        let (Some(Setting::List(vifs)), Some(Setting::List(wanted))) =
+        let (Some(Setting::List(vifs)), Some(Setting::List(request))) =
             (of_guest.get_mut("vif"), keys.get("vif"))
         else {
             return Err(format!(
                 "guest {name}: `vif` is not a list: write a section for each interface"
             ));
         };
-        if wanted.len() > vifs.len() {
+        if request.len() > vifs.len() {
             return Err(format!(
                 "guest {name}: `vif` has {} sections, and the guest has {} interfaces",
-                wanted.len(),
+                request.len(),
                 vifs.len()
             ));
         }
-        for (n, (vif, wanted)) in (1..).zip(vifs.iter_mut().zip(wanted)) {
+        for (n, (vif, request)) in (1..).zip(vifs.iter_mut().zip(request)) {
             let is_other = |key: &&String| !KEYS.contains(&key.as_str());
-            if let Some(key) = keys_of(wanted, wanted).into_iter().find(is_other) {
+            if let Some(key) = keys_of(request, request).into_iter().find(is_other) {
                 return Err(format!(
                     "guest {name}: interface {n}: `{key}` cannot change: write only `firewall`, \
                      `inbound` and `rule`"
                 ));
             }
-            let (Setting::Section(vif), Setting::Section(wanted)) = (vif, wanted) else {
+            let (Setting::Section(vif), Setting::Section(request)) = (vif, request) else {
                 return Err(format!("guest {name}: interface {n} is not a section"));
             };
             vif.retain(|key, _| !KEYS.contains(&key.as_str()));
-            vif.extend(wanted.clone());
+            vif.extend(request.clone());
         }
         let changed = read_guest(self.config.guests.len(), &written(&guest));
         let changed = changed.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;

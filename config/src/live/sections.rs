@@ -37,7 +37,7 @@ pub(super) fn empty() -> Setting {
     Setting::Section(BTreeMap::new())
 }
 
-/// Returns a list of sections.
+/// Returns the list of sections with this name.
 pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
     match all.get(name) {
         Some(Setting::List(list)) => list,
@@ -45,7 +45,7 @@ pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
     }
 }
 
-/// Returns the section with this name.
+/// Returns the section of the list whose `name` is this.
 pub(super) fn find(list: &[Setting], name: &str) -> Setting {
     let found = list.iter().find(|section| name_of(section) == Some(name));
     found.cloned().unwrap_or_else(empty)

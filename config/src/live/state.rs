@@ -1,5 +1,5 @@
-//! The state that a machine leaves to its successor: its attached guests. The core stores it;
-//! readers do not trust its contents.
+//! The saved state of a machine: its attached guests, which the next machine of the same name
+//! attaches again. The core stores it. Readers do not trust its contents.
 
 pub use super::sections::name_of;
 
@@ -7,18 +7,18 @@ use abi::machine::{NetnsId, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the format. Others are not read.
-const FORM: u32 = 1;
+/// Version of the format. State of another version is rejected.
+const FORMAT_VERSION: u32 = 1;
 /// The maximum number of guests in a file, above the maximum of a machine.
 const GUESTS_MAX: usize = 1024;
 
-/// A guest that was attached and is to be attached again.
+/// An attached guest, which the next machine attaches again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedGuest {
-    /// Its description, with the MACs and addresses that it was given.
+    /// Its description, with its assigned MACs and addresses.
     pub guest: Setting,
-    /// Other facts about it.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -26,7 +26,7 @@ pub struct SavedGuest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// The user who attached it; `None` if it is from files that were read after the machine's own.
+    /// The user who attached it; `None` if a reload added it from files.
     pub user: Option<u32>,
     /// The identities of its network namespaces, by name.
     pub places: BTreeMap<String, NetnsId>,
@@ -40,12 +40,12 @@ impl Origin {
     };
 }
 
-/// Like [`SavedGuest`], to be written.
+/// A borrowed [`SavedGuest`], for writing.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SavedGuestRef<'a> {
     /// Its description.
     pub guest: &'a Setting,
-    /// Other facts about it.
+    /// Its origin.
     pub origin: &'a Origin,
 }
 
@@ -63,7 +63,7 @@ impl SavedGuest {
     }
 }
 
-/// The format and the machine's name, which are checked first.
+/// The format version and the machine's name, which the reader checks first.
 #[derive(Deserialize)]
 struct Head {
     form: u32,
@@ -78,34 +78,38 @@ struct WholeState<G> {
     guests: G,
 }
 
-/// Returns the state of the machine of this name; empty if it leaves nothing.
+/// Returns the state of the machine of this name; empty if it has no attached guests.
 #[must_use]
 pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
     if guests.is_empty() {
         return Vec::new();
     }
     let whole = WholeState {
-        form: FORM,
+        form: FORMAT_VERSION,
         machine: machine.to_owned(),
         guests,
     };
-    // Text, numbers, and maps by text: serialization cannot fail.
+    // Serialization cannot fail: the value has only texts, numbers, and maps with text keys.
     serde_json::to_vec(&whole).unwrap_or_default()
 }
 
-/// Returns the guests that the machine of this name has left.
+/// Returns the guests in the saved state of the machine of this name.
 ///
 /// # Errors
 ///
-/// The text, which may have any contents, has another format or belongs to another machine.
+/// The text is invalid, has another format version, or belongs to another machine. It may have any
+/// contents.
 pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
     let wrong = |error: serde_json::Error| format!("cannot read it: {error}");
     let head: Head = serde_json::from_str(text).map_err(wrong)?;
-    if head.form != FORM {
-        return Err(format!("it has format {} instead of {FORM}", head.form));
+    if head.form != FORMAT_VERSION {
+        return Err(format!(
+            "it has format {} instead of {FORMAT_VERSION}",
+            head.form
+        ));
     }
     if head.machine != machine {
         return Err(format!("it belongs to a machine {:?}", head.machine));
@@ -125,7 +129,7 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
 mod tests {
     use super::*;
 
-    fn returning(name: &str) -> SavedGuest {
+    fn saved_guest(name: &str) -> SavedGuest {
         let guest = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo","mtu":1400}}]}}"#);
         SavedGuest {
             guest: serde_json::from_str(&guest).unwrap(),
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn written_state_is_read_back() {
-        let guests: Vec<_> = ["a", "b"].map(returning).into();
+        let guests: Vec<_> = ["a", "b"].map(saved_guest).into();
         let text = write(
             "m",
             &guests.iter().map(SavedGuestRef::from).collect::<Vec<_>>(),
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn invalid_state_is_rejected_with_the_reason() {
-        let one = returning("a");
+        let one = saved_guest("a");
         let many = vec![SavedGuestRef::from(&one); 10_000];
         let many = String::from_utf8(write("m", &many)).unwrap();
         for (text, why) in [
@@ -180,8 +184,8 @@ mod tests {
             ),
             (&many, "10000 guests; the limit is 1024"),
         ] {
-            let said = read("m", text).unwrap_err();
-            assert!(said.contains(why), "{said}");
+            let message = read("m", text).unwrap_err();
+            assert!(message.contains(why), "{message}");
         }
     }
 }

@@ -75,12 +75,12 @@ fn macs_stay_when_other_guests_change() {
     config.check_removable("a").unwrap();
     config.remove("a");
     live.detached.insert("a".into());
-    // The number of the removed guest is free again, and no other MAC has changed.
+    // The number of the removed guest is free again. No other MAC has changed.
     let next = config.add(&guest("d", "")).unwrap();
     assert_eq!(next.macs, [MacAddress::derived(1, 0, 0)]);
     live.attached.insert("d".into(), next.guest);
-    // Another manager reads the same configuration, except for removed guests.
-    config.left.clear();
+    // Another manager reads the same configuration, but without the addresses of removed guests.
+    config.removed_addresses.clear();
     let again = LiveConfig::of(&live).unwrap();
     assert_eq!(again, config);
     let mac = |name: &str| {
@@ -145,18 +145,18 @@ fn rejected_guests_change_nothing() {
     assert_eq!(why, "no guest is named absent");
 }
 
-/// Others may know the address under the MAC of its previous owner.
+/// Other stations may have cached the MAC of the address's previous owner.
 #[test]
 fn an_inherited_address_is_announced() {
     let (_, mut live) = live(FILE);
     let with =
         |name: &str, address: &str| guest(name, &format!("\"addresses\": [\"{address}/24\"],"));
     let c = live.add(&with("c", "10.0.0.4")).unwrap();
-    assert!(!c.vifs[0].announces, "nobody has had it");
+    assert!(!c.vifs[0].announces, "no guest has had the address");
     for name in ["a", "b"] {
         live.remove(name);
     }
-    // It inherits the address of `a`.
+    // `d` inherits the address of `a`.
     let d = live.add(&with("d", "10.0.0.3")).unwrap();
     assert!(d.vifs[0].announces);
     live.remove("c");
@@ -165,7 +165,7 @@ fn an_inherited_address_is_announced() {
     assert_eq!((f.vifs[0].mac, f.vifs[0].announces), (c.vifs[0].mac, false));
 }
 
-/// Queues assigned by load may be lost; a written one belongs to its guest.
+/// A guest may lose a queue that is assigned by load, but owns one that its `pdev` names.
 #[test]
 fn the_owner_of_a_queue_cannot_be_removed() {
     let given = FILE.replace(
@@ -187,14 +187,14 @@ fn the_owner_of_a_queue_cannot_be_removed() {
 }
 
 #[test]
-fn no_guest_is_attached_with_staged_copies() {
+fn copy_grants_prevent_attaching() {
     let (_, mut live) = live(&format!("[driver]\ngrants = \"copy\"\n{FILE}"));
     let why = live.add(&guest("c", "")).unwrap_err();
     assert!(why.contains("\"copy\""), "{why}");
 }
 
 #[test]
-fn slots_are_assigned_once_wherever_they_fit() {
+fn allocated_slots_never_overlap() {
     let (machine, mut live) = live(FILE);
     let first = machine.live.as_ref().unwrap().first_slot;
     let domain = &machine.domains[0];
@@ -210,11 +210,11 @@ fn slots_are_assigned_once_wherever_they_fit() {
         driver.vifs.append(&mut vifs);
         count += 1;
     }
-    assert!(count >= ROOM, "{count}");
-    apart(&driver, first, guests_end(domain.window_slots));
-    // Removed guests leave room for the same number.
-    for gone in ["g7-0", "g8-0", "a-0"] {
-        driver.vifs.retain(|vif| vif.name != gone);
+    assert!(count >= EXTRA_GUESTS, "{count}");
+    assert_disjoint(&driver, first, guests_end(domain.window_slots));
+    // Removed guests leave slots for the same number of new ones.
+    for removed in ["g7-0", "g8-0", "a-0"] {
+        driver.vifs.retain(|vif| vif.name != removed);
     }
     let free = live.add(&guest("late", "")).unwrap().vifs;
     for _ in 0..3 {
@@ -226,7 +226,7 @@ fn slots_are_assigned_once_wherever_they_fit() {
             &mut vifs
         ));
         driver.vifs.append(&mut vifs);
-        apart(&driver, first, guests_end(domain.window_slots));
+        assert_disjoint(&driver, first, guests_end(domain.window_slots));
     }
     assert!(!allocate_slots(
         &driver,
@@ -236,8 +236,13 @@ fn slots_are_assigned_once_wherever_they_fit() {
     ));
 }
 
-fn apart(driver: &DriverConfig, first: u32, end: u32) {
-    let range = |vif: &VifConfig| (vif.first_slot, vif.tables_slot + behind(driver.grants, vif));
+fn assert_disjoint(driver: &DriverConfig, first: u32, end: u32) {
+    let range = |vif: &VifConfig| {
+        (
+            vif.first_slot,
+            vif.tables_slot + following_slots(driver.grants, vif),
+        )
+    };
     let mut all: Vec<_> = driver.vifs.iter().map(range).collect();
     all.sort_unstable();
     assert!(all[0].0 >= first && all[all.len() - 1].1 <= end, "{all:?}");

@@ -17,7 +17,7 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// All mistakes, a line each; nothing has changed then.
+    /// Returns all mistakes, one per line. On an error, nothing changes.
     pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
         let nics = nics::read(nics).map_err(|wrong| wrong.to_string())?;
         let before = std::mem::replace(&mut self.config.nics, nics);
@@ -27,8 +27,8 @@ impl LiveConfig {
         })
     }
 
-    /// Returns a worker with the machine's present NICs. `domain` and its configuration `driver`
-    /// are the worker before the change; the NICs in `added` were added since.
+    /// Returns a worker with the machine's current NICs. `before` is its domain before the change,
+    /// with the configuration `driver`. The NICs in `added` were added since.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl LiveConfig {
                     nic.kind.clone_from(&before.kind);
                     let device = first(&mut nic.kind);
                     let device = device.and_then(|number| domain.devices.get_mut(number));
-                    // Its buffers follow those of the NICs before it.
+                    // The NIC's buffers follow those of the NICs before it, which may have changed.
                     if let (Some(Device::Xdp(now)), Some(Device::Xdp(own))) = (device, own) {
                         now.first_frame = own.first_frame;
                     }
@@ -80,10 +80,10 @@ impl LiveConfig {
                     {
                         let wanted = rings_slots(own.entries);
                         let place = free(&mut taken, kept.clone(), wanted);
-                        let place = place.ok_or_else(|| no_room(&nic.name, wanted))?;
+                        let place = place.ok_or_else(|| too_few_slots(&nic.name, wanted))?;
                         (*rings_slot, own.rings_slot) = (place, place);
                     }
-                    take_over(&mut nic.kind, own, &mut domain.devices);
+                    assign_devices(&mut nic.kind, own, &mut domain.devices);
                 }
             }
         }
@@ -102,7 +102,7 @@ impl LiveConfig {
     }
 }
 
-fn no_room(nic: &str, slots: u32) -> String {
+fn too_few_slots(nic: &str, slots: u32) -> String {
     format!(
         "NIC {nic}: its rings need {slots} slots of the driver domain's window, which has \
          too few left for added NICs; write fewer `buffers`, or restart the machine"
@@ -135,9 +135,9 @@ fn numbers(kind: &mut NicKindConfig) -> Vec<&mut u32> {
     }
 }
 
-/// Places a NIC's devices consecutively among a domain's: in a gap that removed ones left, or at
-/// the end.
-fn take_over(nic: &mut NicKindConfig, own: Vec<Device>, to: &mut Vec<Device>) {
+/// Places a NIC's devices consecutively among a domain's: in a gap that removed devices have left,
+/// or at the end.
+fn assign_devices(nic: &mut NicKindConfig, own: Vec<Device>, to: &mut Vec<Device>) {
     if own.is_empty() {
         return;
     }

@@ -17,7 +17,7 @@ pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueueConfig>
 /// The dedicated queues of devices in separate domains, by guest and vif.
 pub(super) type DeviceQueues = BTreeMap<(usize, usize), DeviceQueueConfig>;
 
-/// Records the dedicated queues of the NIC `model` in `queues`. `device` is the NIC's number, the
+/// Records the dedicated queues of the NIC `model` in `queues`. `device` has the NIC's number, the
 /// driver's connection to the device, and the first slot of the device's window for guests' grants.
 pub(super) fn add_to_device(
     config: &Config,
@@ -40,7 +40,7 @@ pub(super) fn add_to_device(
 }
 
 /// Returns the guests' interfaces that have a dedicated queue of this NIC, by guest and vif, each
-/// with the queue's number and the number of its grants.
+/// with the numbers of the queue and of its grants.
 pub(super) fn slots_of_guests(
     config: &Config,
     nic: &NicSection,
@@ -104,7 +104,7 @@ pub(super) fn add(
     }
 }
 
-/// Returns the rules of a port for this direction, in the monitor's form.
+/// Returns the rules of a port for one direction, in the monitor's form.
 fn compiled(rules: &[FirewallRule], direction: RuleDirection) -> Vec<firewall::RuleRecord> {
     let rules = rule::for_direction(rules, direction);
     rules.map(|(_, rule)| rule.compiled()).collect()

@@ -9,10 +9,10 @@ use crate::model::{Config, NicKind, NicSection, SoftWire};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
 use abi::machine::{Device, DomainSpec, Program};
 
-/// Buffers of the station at the far end of a device's cable.
+/// Number of buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
-/// Buffers of frames that a device merges: a turn's frames, and as many held ones as flows of 64 KB
-/// need.
+/// Number of buffers in which a device merges frames. They fit the frames of one turn and the held
+/// frames of flows of 64 KB.
 const LRO_BUFFERS: u32 = 1024;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
@@ -68,7 +68,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
         ]),
         grant_entries: 0,
         window_slots: sum([guests_slot, guests_slots]),
-        // A driver domain may revoke all of its pages while the device uses them.
+        // The driver domain may revoke all of its pages while the device uses them.
         collateral: pages,
         foreign_pages: 0,
         weight: 1,

@@ -76,16 +76,16 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
                 tables_slot,
                 queue: nics.dedicated.get(&(g, v)).copied(),
                 device_queue: nics.device_queues.get(&(g, v)).copied(),
-                ..told_of(config, (g, v), vif)
+                ..vif_config(config, (g, v), vif)
             });
         }
     }
     vifs
 }
 
-/// Returns the driver's configuration of a guest's interface without its connection, slots and
-/// queue, which depend on its place in the window.
-pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
+/// Returns the driver's configuration of a guest's interface, except its connection, slots and
+/// queue, which depend on the other interfaces.
+pub(super) fn vif_config(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
     let guest = config.guests.get(g);
     let name = guest.map_or("", |guest| guest.name.as_str());
     VifConfig {
@@ -120,7 +120,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
 }
 
 /// Returns the number of pages that guests may revoke by force: the rings of each interface, and
-/// the pages in use at that moment. A device uses most of its buffers all the time.
+/// the pages that are in use. A device uses most of its buffers all the time.
 fn collateral(config: &Config) -> u32 {
     if !config.driver.grants.has_tables() {
         return 0;

@@ -2,6 +2,6 @@
 
 /// Serializes a program's configuration.
 pub(crate) fn json(value: &impl serde::Serialize) -> String {
-    // Plain structs with text keys: serialization cannot fail.
+    // Serialization of plain structs with text keys cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }

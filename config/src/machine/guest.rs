@@ -15,7 +15,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
     let mut devices = DeviceList::default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs
-        .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
+        .map(|(v, vif)| guest_vif(config, (g, v), vif, &mut devices))
         .collect();
     let spin = Spin::of_guest(config, guest);
     let config_text = GuestConfig {
@@ -31,7 +31,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
         program: Program::Guest,
         frames: guest_frames(config, guest),
         grant_entries: grant_entries(config, guest),
-        // No domain grants pages to a guest, which maps only exchanged pages, if any.
+        // No domain grants pages to a guest. It maps only exchanged pages, if any.
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
         foreign_pages: foreign_pages(guest),
@@ -43,7 +43,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
     }
 }
 
-/// Returns the pages of virtual machines' memory that the guest may have mapped.
+/// Returns the number of pages of virtual machines' memory that the guest may map.
 fn foreign_pages(guest: &GuestSection) -> u32 {
     sum(guest.vifs.iter().map(|vif| match &vif.endpoint {
         Endpoint::VhostUser(machine) => machine.pages(),
@@ -51,8 +51,8 @@ fn foreign_pages(guest: &GuestSection) -> u32 {
     }))
 }
 
-/// Returns the guest's configuration of an interface; adds its devices.
-fn told_of(
+/// Returns the guest's configuration of an interface, and adds its devices to `devices`.
+fn guest_vif(
     config: &Config,
     (g, v): (usize, usize),
     vif: &Vif,
@@ -81,8 +81,8 @@ fn told_of(
     }
 }
 
-/// Returns the IPv6 settings of a guest's interface: the written ones; otherwise 0 if it has
-/// addresses, or the kernel's defaults if it must configure itself.
+/// Returns the IPv6 settings of a guest's interface. Unset ones are 0 if it has addresses;
+/// otherwise it configures itself by the kernel's defaults.
 fn ipv6(port: &KernelPort) -> Ipv6Settings {
     let given = port.ipv6;
     let usual = match port.addresses.is_empty() {
@@ -106,8 +106,8 @@ fn endpoint(
         Endpoint::Tap { port } => {
             let workers = config.driver.workers.max(1);
             let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
-            // The kernel may leave offloads undone that the vif can carry; the guest's netfront
-            // performs those that the driver does not accept.
+            // The kernel may leave to the vif any offload that the vif and the driver are
+            // configured for. The netfront performs those that the driver does not accept.
             let offloads = vif.offloads.min(config.driver.offloads);
             let tap = tap(port, config.vif_ifname(g, v), mac, vif.mtu, offloads);
             let tap = Tap {

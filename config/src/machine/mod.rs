@@ -16,7 +16,8 @@ use crate::sizes::worker_name;
 use abi::machine::{Access, Connection, Device, DomainSpec, Machine};
 pub(crate) use encode::json;
 
-/// Returns the machine of a configuration, valid or not: sizes saturate instead of overflowing.
+/// Returns the machine of a configuration, which may be invalid: sizes saturate instead of
+/// overflowing.
 pub(crate) fn build(config: &Config) -> Machine {
     let workers = 0..config.driver.workers.max(1);
     let mut domains: Vec<_> = workers
@@ -49,7 +50,7 @@ pub(crate) fn build(config: &Config) -> Machine {
         name: config.name.clone(),
         domains,
         connections,
-        // Only the system knows the members of groups.
+        // The command line fills in the access rights, because it reads the members of groups.
         access: Access::default(),
         live: None,
     }
@@ -60,7 +61,7 @@ pub(crate) fn build(config: &Config) -> Machine {
 pub(crate) fn guest_of(config: &Config, g: usize) -> (DomainSpec, Vec<VifConfig>) {
     let guest = config.guests.get(g).cloned().unwrap_or_default();
     let vifs = guest.vifs.iter().enumerate();
-    let vifs = vifs.map(|(v, vif)| driver::told_of(config, (g, v), vif));
+    let vifs = vifs.map(|(v, vif)| driver::vif_config(config, (g, v), vif));
     let vifs = vifs.collect();
     (guest::domain(config, g, &guest), vifs)
 }
@@ -71,7 +72,7 @@ pub(crate) fn nics_of(config: &Config, worker: u32) -> (Vec<NicConfig>, Vec<Devi
     (nics.nics, nics.devices.0)
 }
 
-/// Returns the number of slots that the NICs take at the start of each worker's window.
+/// Returns the number of slots that the NICs occupy at the start of each worker's window.
 pub(crate) fn nic_slots(config: &Config) -> u32 {
     nic::Nics::build(config, 0).window_slots
 }

@@ -1,5 +1,4 @@
-//! The driver domain's NICs: the configuration of each, their devices, and the frames and slots of
-//! the grant window that they take.
+//! The driver domain's NICs: their configurations, devices, frames and slots of the grant window.
 
 use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{DeviceList, tap};
@@ -26,7 +25,8 @@ pub(super) struct Nics {
     pub(super) window_slots: u32,
     pub(super) dedicated: DedicatedQueues,
     pub(super) device_queues: DeviceQueues,
-    /// Number of devices that are domains. The connections to these are the driver's first ones.
+    /// Number of devices in separate domains. The driver's first connections are those to these
+    /// domains.
     pub(super) device_domains: u32,
 }
 
@@ -53,7 +53,7 @@ impl Nics {
             if let NicKindConfig::Vfio { device, .. } = nic.kind
                 && let Some(Device::Pci(pci)) = all.devices.0.get_mut(device as usize)
             {
-                // Its rings follow its buffers.
+                // The rings of a PCI device follow its buffers.
                 pci.frames = pci.frames.saturating_add(nic.ring_pages());
             }
             if let NicKindConfig::Device { conn, .. } = nic.kind {
@@ -67,7 +67,7 @@ impl Nics {
         all
     }
 
-    /// Returns the driver's configuration of a NIC's kind; adds its devices.
+    /// Returns the driver's configuration of a NIC's kind, and adds its devices.
     fn kind(&mut self, config: &Config, n: usize, nic: &NicSection, worker: u32) -> NicKindConfig {
         let workers = config.driver.workers.max(1);
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
@@ -140,7 +140,7 @@ impl Nics {
         }
     }
 
-    /// Returns a PCI device. Its frames are added by [`Nics::build`], which knows the rings.
+    /// Returns a PCI device. [`Nics::build`] adds the frames for its rings.
     fn pci(&mut self, nic: &NicSection, address: &str, descriptors: u32) -> NicKindConfig {
         let registers_slot = self.window_slots;
         self.window_slots += Structure::ALL.len() as u32 * WINDOW_SLOTS;
@@ -158,7 +158,7 @@ impl Nics {
         }
     }
 
-    /// Returns an AF_XDP socket over the NIC's buffers; adds its dedicated queues.
+    /// Returns an AF_XDP socket over the NIC's buffers, and adds its dedicated queues.
     fn xdp(
         &mut self,
         config: &Config,

@@ -1,14 +1,14 @@
-//! Defaults of how domains wait, which depend on the domains that share CPUs.
+//! Default polling settings of domains, which depend on whether domains share CPUs.
 
 use crate::model::{Config, DriverSection, GuestSection};
 
-/// How a domain polls before it sleeps.
+/// Polling of a domain before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spin {
     pub(super) us: u32,
     /// Whether it yields the CPU after each poll that found nothing.
     pub(super) yields: bool,
-    /// Whether the time of polling adapts to its pauses.
+    /// Whether the polling time adapts to the lengths of the domain's pauses.
     pub(super) adapts: bool,
 }
 
@@ -28,13 +28,15 @@ impl Spin {
         }
     }
 
-    /// Returns the given setting, or a default that depends on whether driver and guests share
-    /// CPUs. A domain that may run on any CPU adapts.
+    /// Returns the configured setting, or a default that depends on whether driver and guests share
+    /// CPUs. A domain that may run on any CPU adapts its polling time.
     fn of(config: &Config, given: Option<u32>, cpus: &[usize]) -> Self {
         let (us, adapts) = match given {
             Some(us) => (us, false),
-            None if config.is_driver_apart() => (DriverSection::SPIN_APART_US, false),
-            None if cpus.is_empty() => (DriverSection::SPIN_MOST_US, true),
+            None if config.has_separate_driver_cpus() => {
+                (DriverSection::SPIN_SEPARATE_CPUS_US, false)
+            }
+            None if cpus.is_empty() => (DriverSection::SPIN_MAX_US, true),
             None => (0, false),
         };
         Self {
@@ -45,16 +47,16 @@ impl Spin {
     }
 }
 
-/// Returns whether the guests that may use this guest's CPUs outnumber these CPUs.
+/// Returns whether the guests that may use this guest's CPUs outnumber those CPUs.
 fn is_crowded(config: &Config, guest: &GuestSection) -> bool {
     let shares = |other: &&GuestSection| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
     config.guests.iter().filter(shares).count() > guest.cpus.len()
 }
 
-/// Returns how long guests stay asleep while a NIC has more frames for them: it depends on whether
-/// driver and guests share CPUs.
+/// Returns for how many microseconds guests stay asleep while a NIC has more frames for them. It
+/// depends on whether driver and guests share CPUs.
 pub(super) fn notify_us(config: &Config) -> u32 {
-    match config.is_driver_apart() {
+    match config.has_separate_driver_cpus() {
         true => 0,
         false => DriverSection::NOTIFY_SHARED_US,
     }

@@ -7,7 +7,7 @@ pub struct CaptureFiles {
     pub read: Option<String>,
     /// File to write; it must not exist.
     pub write: Option<String>,
-    /// Size limit of the written file, MiB; recording ends there, and traffic continues.
+    /// Size limit of the written file, MiB. Recording stops there; traffic continues.
     pub write_mib: u32,
 }
 

@@ -14,9 +14,9 @@ pub struct Config {
     pub name: String,
     /// The group whose members may query the machine, but not change it.
     pub look_group: Option<String>,
-    /// The group whose members may also change and end the machine.
+    /// The group whose members may also change and stop the machine.
     pub change_group: Option<String>,
-    /// The port of the loopback address that serves metrics, if any.
+    /// The port on the loopback address that serves metrics, if any.
     pub metrics_port: Option<u16>,
     /// The driver domain.
     pub driver: DriverSection,
@@ -24,7 +24,7 @@ pub struct Config {
     pub buffers: VifBuffers,
     /// The rings of every vif.
     pub ring: VifRings,
-    /// Large receive offload, of NICs and vifs.
+    /// Large receive offload of NICs and vifs.
     pub lro: LroConfig,
     /// The driver domain's network interfaces: ports of one bridge.
     pub nics: Vec<NicSection>,
@@ -53,7 +53,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the MAC of NIC number `nic`'s kernel end or station: as written, or derived.
+    /// Returns the configured or derived MAC of the kernel end or station of NIC number `nic`.
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<MacAddress> {
         let kind = &self.nics.get(nic)?.kind;
@@ -64,7 +64,7 @@ impl Config {
         Some(given.unwrap_or(MacAddress::derived(0, nic as u16, 0)))
     }
 
-    /// Returns the MAC of a guest's vif: as written, or derived.
+    /// Returns the configured or derived MAC of a guest's vif.
     #[must_use]
     pub fn vif_mac(&self, guest: usize, vif: usize) -> Option<MacAddress> {
         let given = self.vif(guest, vif)?.mac;
@@ -94,9 +94,9 @@ impl Config {
         self.guests.get(guest)?.vifs.get(vif)
     }
 
-    /// Returns whether the driver domain has CPUs that no guest may use, one for each worker.
+    /// Returns whether the driver domain has a CPU for each worker that no guest may use.
     #[must_use]
-    pub fn is_driver_apart(&self) -> bool {
+    pub fn has_separate_driver_cpus(&self) -> bool {
         !self.driver.cpus.is_empty()
             && self.driver.cpus.len() >= self.driver.workers as usize
             && self.guests.iter().all(|guest| {
@@ -105,10 +105,10 @@ impl Config {
             })
     }
 
-    /// Returns the default buffer size for this machine: whole pages if all traffic is between
-    /// kernels, of guests and of this system, that exchange segments of 64 KB. Frames of a wire,
-    /// including merged ones, use half pages.
-    pub(crate) fn usual_buffer_size(&self) -> BufferSize {
+    /// Returns the default buffer size for this machine. Buffers are whole pages if all traffic is
+    /// between kernels, of guests and of this system, which exchange segments of 64 KB. Frames of a
+    /// wire, including merged ones, use half pages.
+    pub(crate) fn default_buffer_size(&self) -> BufferSize {
         let leaves_segments = |vif: &Vif| {
             vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
         };

@@ -14,9 +14,9 @@ pub struct DriverSection {
     pub grants: GrantMode,
     /// The most offloads that it offers to guests.
     pub offloads: Offloads,
-    /// Microseconds of polling before it sleeps. `None`: [`DriverSection::SPIN_APART_US`] if its
-    /// CPUs are set and no guest may use them; adaptive, up to [`DriverSection::SPIN_MOST_US`], if
-    /// none are set; else 0, because a domain that spins on its peer's CPU delays itself.
+    /// Microseconds of polling before it sleeps. `None`: [`DriverSection::SPIN_SEPARATE_CPUS_US`] if its
+    /// CPUs are set and no guest may use them; adaptive, up to [`DriverSection::SPIN_MAX_US`], if
+    /// no CPUs are set; otherwise 0, because a domain that spins on its peer's CPU delays itself.
     pub spin_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
@@ -24,32 +24,32 @@ pub struct DriverSection {
     pub mac_ageing_s: u32,
     /// The maximum number of flows of a port whose rules keep state.
     pub flows: u32,
-    /// Ports of a worker that may keep state at the same time.
+    /// Maximum number of ports of a worker that may keep state at the same time.
     pub flow_tables: u32,
     /// Whether all domains keep the hop ledger.
     pub ledger: bool,
-    /// Whether it is restarted after it has ended.
+    /// Whether the manager restarts it after it exits.
     pub restart: bool,
-    /// Longest pause before a restart if it keeps ending, milliseconds.
+    /// Longest pause before a restart if it exits repeatedly, milliseconds.
     pub restart_pause_ms: u32,
 }
 
 impl DriverSection {
-    /// The spin budget if the driver domain has separate CPUs: about the cost of a wake-up.
-    pub const SPIN_APART_US: u32 = 50;
-    /// The longest spin of an adaptive domain: about the time in which a peer on another core wakes
-    /// up and answers.
-    pub const SPIN_MOST_US: u32 = 50;
+    /// Microseconds of polling if the driver domain has separate CPUs: about the cost of a wake-up.
+    pub const SPIN_SEPARATE_CPUS_US: u32 = 50;
+    /// Maximum microseconds of polling of an adaptive domain: about the time that a peer on another
+    /// core needs to wake up and answer.
+    pub const SPIN_MAX_US: u32 = 50;
     /// Microseconds between two wake-ups of sleeping guests that may use the driver's CPUs, while a
     /// NIC has more frames and they have receive buffers. A woken guest takes the CPU from the
-    /// driver; this is the time of a few batches of a wire at several Gb/s. If the driver domain
-    /// has separate CPUs, guests are woken at once.
+    /// driver. In this time, a wire at several Gb/s delivers a few batches. If the driver domain
+    /// has separate CPUs, guests are woken immediately.
     pub const NOTIFY_SHARED_US: u32 = 300;
-    /// Limit of workers.
+    /// Maximum number of workers.
     pub const WORKERS_MAX: u32 = 16;
 
-    /// Returns the CPUs of a worker: every n-th of the list starting at its own position, where n
-    /// is the number of workers; empty: all.
+    /// Returns the CPUs of a worker; empty: all. Of n workers, each uses every n-th CPU of the
+    /// list.
     pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
         let first = worker as usize % self.cpus.len().max(1);
         let every = self.workers.max(1) as usize;
@@ -87,14 +87,14 @@ impl Default for DriverSection {
 pub struct VifBuffers {
     /// Size of a buffer.
     pub size: BufferSize,
-    /// Buffers posted for frames to the guest.
+    /// Number of buffers posted for frames to the guest.
     pub to_guest: u32,
-    /// Additional buffers, which replace buffers whose frames the guest still holds.
+    /// Number of additional buffers, which replace buffers whose frames the guest still holds.
     pub spare: u32,
     /// The maximum number of free receive pages that the guest keeps granted. It revokes the grants
     /// of further free pages. `None`: no limit.
     pub release_threshold: Option<u32>,
-    /// Buffers for frames from the guest.
+    /// Number of buffers for frames from the guest.
     pub from_guest: u32,
     /// Number of received frames ahead of the current one whose headers a guest prefetches; 0:
     /// none.
@@ -102,8 +102,8 @@ pub struct VifBuffers {
 }
 
 impl Default for VifBuffers {
-    // 1.5 MB in half pages, so that the buffers in use fit a second-level cache. Towards the guest,
-    // as many as a wire may deliver before a guest on a shared CPU runs.
+    // 1.5 MB in half pages, so that the buffers in use fit a second-level cache. The buffers to the
+    // guest hold the frames that a wire may deliver before a guest on a shared CPU runs.
     fn default() -> Self {
         Self {
             size: BufferSize::Half,

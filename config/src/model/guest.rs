@@ -20,7 +20,8 @@ pub struct GuestSection {
     /// Microseconds of polling before it sleeps; `None`: as for the driver domain, see
     /// [`super::DriverSection::spin_us`].
     pub spin_us: Option<u32>,
-    /// Whether it is restarted after it has ended, with the driver domain's pauses.
+    /// Whether the manager restarts it after it exits, with the same pauses as for the driver
+    /// domain.
     pub restart: bool,
     /// Its interfaces.
     pub vifs: Vec<Vif>,
@@ -37,18 +38,18 @@ pub struct Vif {
     pub mtu: u32,
     /// The offloads that it requests from the driver.
     pub offloads: Offloads,
-    /// Limit of the traffic that it sends, megabits of frames a second; `None`: unlimited.
+    /// Limit of the traffic that it sends, megabits of frames per second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
-    /// Bytes of frames that it may send at once after a pause.
+    /// Bytes of frames that it may send in one burst after a pause.
     pub burst_bytes: u32,
-    /// Limit of the traffic to it, megabits of frames a second; `None`: unlimited.
+    /// Limit of the traffic to it, megabits of frames per second; `None`: unlimited.
     pub rate_to_guest_mbps: Option<f64>,
-    /// Bytes of frames that may be delivered at once after a pause; `None`: see
+    /// Bytes of frames that may be delivered in one burst after a pause; `None`: see
     /// [`Vif::limit_to_guest`].
     pub burst_to_guest_bytes: Option<u32>,
     /// Its share relative to other vifs, 1 … 1000.
     pub weight: u32,
-    /// Whether the guest forwards packets that it receives by this interface.
+    /// Whether the guest forwards packets that it receives on this interface.
     pub forwards: bool,
     /// The identities that it may claim.
     pub security: PortSecurity,
@@ -60,7 +61,7 @@ pub struct Vif {
     pub firewall: FirewallPlace,
     /// Whether its firewall keeps state by default.
     pub stateful: bool,
-    /// Verdict of a stateful firewall on flows that others begin; `None`: the default.
+    /// Verdict of a stateful firewall on flows that other stations begin; `None`: the default.
     pub inbound: Option<Inbound>,
 }
 
@@ -88,7 +89,7 @@ impl Vif {
         }
     }
 
-    /// Adopts the settings that may change while the interface is served, like
+    /// Adopts the settings that may change while the interface is in use, like
     /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to).
     pub(crate) fn change_to(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
@@ -99,8 +100,8 @@ impl Vif {
         self.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
     }
 
-    /// Returns the rules that the driver domain applies: the configured ones, and after them the
-    /// rule that a stateful firewall adds.
+    /// Returns the rules that the driver domain applies: the configured ones, then the rule that a
+    /// stateful firewall adds.
     #[must_use]
     pub fn all_rules(&self) -> Vec<FirewallRule> {
         let last = self
@@ -111,13 +112,13 @@ impl Vif {
 
     /// Returns the limit of the traffic to it, if any.
     ///
-    /// Frames above it wait, and are dropped if they wait too long. A TCP that loses many packets
-    /// at once resumes after 200 ms or more, so a small bucket would make it much slower than the
-    /// rate: the default bucket holds a tenth of a second.
+    /// Frames above the limit wait, and are dropped if they wait too long. The default bucket holds
+    /// a tenth of a second: with a small bucket, TCP would lose many packets in a row, resume only
+    /// after 200 ms or more, and stay far below the limit.
     #[must_use]
     pub fn limit_to_guest(&self) -> Option<FrameLimit> {
         let rate_mbps = self.rate_to_guest_mbps?;
-        // The product saturates at the maximum of a word.
+        // The cast saturates.
         let tenth = (rate_mbps * 1e6 / 8.0 / 10.0) as u32;
         Some(FrameLimit {
             rate_mbps,
@@ -133,8 +134,8 @@ impl Vif {
     }
 
     /// Returns the prefixes of IP sources that the interface may use in addition to its addresses.
-    /// `None`: any source. That is the default without addresses and allowed sources, and for a
-    /// router without allowed sources.
+    /// Returns `None` if it may use any source, which is the default without addresses and allowed
+    /// sources, and for a router without allowed sources.
     #[must_use]
     pub fn sources(&self) -> Option<&[Cidr]> {
         let allowed = &self.security.allowed_sources[..];
@@ -152,7 +153,7 @@ impl Vif {
         self.security.dhcp_server.unwrap_or(self.forwards)
     }
 
-    /// Returns the routers to which it sends.
+    /// Returns the addresses of the routers to which it sends.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match &self.endpoint {

@@ -1,5 +1,5 @@
-//! The user's model of a machine. Every value has a default; [`crate::parse`] fills a model from a
-//! file, experiments and tests build theirs directly.
+//! The user's model of a machine. Every value has a default. [`crate::parse`] reads a model from a
+//! file; experiments and tests build theirs directly.
 
 mod capture;
 mod config;

@@ -17,15 +17,15 @@ pub struct NicSection {
     pub kind: NicKind,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// Token bucket, megabits of frames a second; `None`: unlimited.
+    /// Rate of the token bucket, megabits of frames per second; `None`: unlimited.
     pub rate_mbps: Option<f64>,
     /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
-    /// When received frames are polled.
+    /// Schedule by which the driver polls for received frames.
     pub moderation: ModerationConfig,
     /// Buffers of its receive pool, of 2048 bytes.
     pub buffers: u32,
-    /// Dedicated queues for as many guests as there are queues, if any.
+    /// Dedicated queues, each for one guest, if any.
     pub vmq: Option<VmqConfig>,
     /// Firewall rules: the first match decides; unmatched frames pass.
     pub rules: Vec<FirewallRule>,
@@ -52,7 +52,7 @@ impl NicSection {
         }
     }
 
-    /// Returns whether its device is a domain.
+    /// Returns whether its device runs in a separate domain.
     #[must_use]
     pub fn has_device_domain(&self) -> bool {
         self.kind.has_device_domain()
@@ -70,7 +70,8 @@ impl NicSection {
         self.vmq.map_or(0, |vmq| vmq.queues)
     }
 
-    /// Returns the routers to which the stations behind it send, if they are known.
+    /// Returns the addresses of the routers to which the stations behind it send, if they are
+    /// known.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match self.kind.cable() {
@@ -100,10 +101,10 @@ pub enum NicKind {
     Tap {
         /// The kernel's end.
         port: KernelPort,
-        /// The work that each end may leave to the other.
+        /// Offloads that each end may leave to the other.
         offloads: Offloads,
     },
-    /// An end of a cable in memory.
+    /// One end of a cable in memory.
     Sim(Cable),
     /// A device in software with descriptor rings.
     Soft {
@@ -111,13 +112,13 @@ pub enum NicKind {
         wire: SoftWire,
         /// The rings.
         rings: Rings,
-        /// Where the device works.
+        /// Domain in which the device runs.
         place: DevicePlace,
         /// CPUs on which the device's domain may run; empty: all.
         cpus: Vec<usize>,
         /// Whether the device merges received TCP segments.
         lro: bool,
-        /// Whether the device stores headers of received frames apart.
+        /// Whether the device stores headers of received frames in separate buffers.
         header_split: bool,
     },
     /// A PCI device behind an IOMMU.
@@ -144,15 +145,15 @@ pub enum NicKind {
 /// The wire of a device in software.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SoftWire {
-    /// An end of a cable in memory.
+    /// One end of a cable in memory.
     Cable(Cable),
     /// A TAP with "the wire" behind it, in the kernel.
     Tap(KernelPort),
-    /// A generator, which sends frames as fast as the wire and the device carry them.
+    /// A generator, which sends frames as fast as the wire and the device can carry them.
     Source(FrameSource),
 }
 
-/// Where a device in software works.
+/// Domain in which a device in software runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevicePlace {
     /// In a separate domain.
@@ -180,7 +181,7 @@ pub struct Cable {
 /// The interface below an AF_XDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XdpWire {
-    /// A veth pair that is created: its other end.
+    /// The other end of a veth pair that is created.
     Veth(KernelPort),
     /// An existing interface.
     Netdev {
@@ -205,8 +206,8 @@ impl NicKind {
         self.has_device_domain() || matches!(self, Self::Xdp { .. })
     }
 
-    /// Returns the default number of receive buffers. A segment of 64 KB takes 33 buffers; segments
-    /// that wait for guests must leave enough buffers to the NIC.
+    /// Returns the default number of receive buffers. A segment of 64 KB takes 33 buffers, and
+    /// segments that wait for guests must leave enough buffers to the NIC.
     #[must_use]
     pub const fn buffers(&self) -> u32 {
         match self {

@@ -6,15 +6,15 @@ use serde::Deserialize;
 /// Keys of an interface that extend or restrict what the bridge accepts from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
-    /// MACs in addition to the interface's own: of macvlans or a bridge inside the guest.
+    /// Additional MACs, for macvlans or a bridge inside the guest.
     pub extra_macs: Vec<MacAddress>,
-    /// Whether ARP and neighbour discovery may claim `addresses` only. `None`: if any are set.
+    /// Whether ARP and neighbour discovery may claim only `addresses`. `None`: true if any are set.
     pub confined: Option<bool>,
     /// Whether IP sources are checked. `None`: see [`Vif::sources`](super::Vif::sources).
     pub source_guard: Option<SourceGuard>,
     /// Prefixes of IP sources that it may use in addition to `addresses`.
     pub allowed_sources: Vec<Cidr>,
-    /// Whether it may send to DHCP clients. `None`: if it forwards.
+    /// Whether it may send to DHCP clients. `None`: true if it forwards.
     pub dhcp_server: Option<bool>,
 }
 
@@ -24,6 +24,6 @@ pub struct PortSecurity {
 pub enum SourceGuard {
     /// Its addresses, and the allowed sources.
     Strict,
-    /// Any.
+    /// Any source.
     Off,
 }

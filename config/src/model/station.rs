@@ -18,9 +18,9 @@ pub struct KernelPort {
     pub addresses: Vec<Cidr>,
     /// Default route.
     pub gateway: Option<IpAddr>,
-    /// Additional routes, in this order.
+    /// Additional routes, in the order in which they are added.
     pub routes: Vec<RouteConfig>,
-    /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
+    /// Length of the transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
     /// Whether the networks of `addresses` may overlap an address or route of the namespace.
     pub allow_overlap: bool,
@@ -31,7 +31,7 @@ pub struct KernelPort {
 }
 
 impl KernelPort {
-    /// Returns the routers to which it sends: of the default route, and of `routes`.
+    /// Returns the routers to which it sends: those of the default route and of `routes`.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         let routes = self.routes.iter().filter_map(|route| route.via);

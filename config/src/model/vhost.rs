@@ -24,16 +24,16 @@ impl FromStr for FileMode {
 pub struct VirtualMachine {
     /// The socket's path.
     pub socket: String,
-    /// Whether the virtual machine monitor listens on the socket, and the machine connects.
+    /// Whether the virtual machine monitor listens on the socket and Grantway connects to it.
     pub client: bool,
     /// The owner of a listening socket; `None`: the user of the machine.
     pub owner: Option<String>,
-    /// Its group.
+    /// The group of a listening socket, if it is set.
     pub group: Option<String>,
-    /// Its mode.
+    /// The mode of a listening socket.
     pub mode: FileMode,
-    /// Queue pairs that the virtual machine may use; `None`: a pair for each worker of the driver
-    /// domain.
+    /// Number of queue pairs that the virtual machine may use; `None`: one for each worker of the
+    /// driver domain.
     pub queue_pairs: Option<u32>,
     /// The maximum memory of the virtual machine, GiB.
     pub memory_gib: u32,
@@ -47,21 +47,22 @@ impl VirtualMachine {
     /// The maximum of `memory_gib`.
     pub const MEMORY_GIB_MAX: u32 = 2048;
 
-    /// Limit of queue pairs.
+    /// Maximum number of queue pairs.
     pub const QUEUE_PAIRS_MAX: u32 = 8;
 
-    /// Queue pairs, behind `workers` workers of the driver domain.
+    /// Returns the number of queue pairs if the driver domain has `workers` workers.
     pub(crate) fn queue_pairs(&self, workers: u32) -> u32 {
         let usual = workers.clamp(1, Self::QUEUE_PAIRS_MAX);
         self.queue_pairs.unwrap_or(usual)
     }
 
-    /// Bytes of memory.
+    /// Returns the maximum memory of the virtual machine, bytes.
     pub(crate) const fn memory_bytes(&self) -> u64 {
         (self.memory_gib as u64) << 30
     }
 
-    /// Pages that may be mapped: the memory, and a log of its pages during a migration.
+    /// Returns the number of pages that may be mapped: the memory, and a log of its pages during a
+    /// migration.
     pub(crate) const fn pages(&self) -> u32 {
         const GIB: u32 = (1 << 30) / PAGE as u32;
         self.memory_gib.saturating_mul(GIB).saturating_add(GIB)

@@ -1,4 +1,4 @@
-//! Capture files.
+//! Reads the keys of capture files.
 
 use crate::model::CaptureFiles;
 use crate::table::TomlTable;

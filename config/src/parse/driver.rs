@@ -1,4 +1,4 @@
-//! The driver domain, and the settings that all guest interfaces share.
+//! Reads the driver domain, and the settings that all guest interfaces share.
 
 use crate::deprecated;
 use crate::domain::BufferSize;
@@ -43,7 +43,7 @@ pub(super) fn lro(t: &TomlTable<'_, '_>) -> LroConfig {
     }
 }
 
-/// Reads buffers, and their size if it is written.
+/// Reads the buffers, and their size if it is set.
 pub(super) fn buffers(t: &TomlTable<'_, '_>) -> (VifBuffers, Option<BufferSize>) {
     let usual = VifBuffers::default();
     let size = t.word("size");

@@ -1,4 +1,4 @@
-//! Guests and their interfaces.
+//! Reads guests and their interfaces.
 
 use super::capture::files;
 use super::rule;
@@ -126,7 +126,7 @@ fn endpoint((g, v): (usize, usize), t: &TomlTable<'_, '_>, word: EndpointWord) -
     }
 }
 
-/// Returns the keys of a virtual machine.
+/// Reads the keys of a virtual machine.
 fn virtual_machine(t: &TomlTable<'_, '_>) -> VirtualMachine {
     let socket = t.required(
         "socket",

@@ -18,15 +18,15 @@ use toml::de::DeTable;
 ///
 /// # Errors
 ///
-/// All mistakes, each with its line and a remedy.
+/// Returns all mistakes, each with its line and a remedy.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     read(&one(file, text)).0
 }
 
-/// Parses several files, of which later ones add to the first: sections key by key, where the later
-/// value replaces the earlier; lists of sections (`[[guest]]`) by appending. Returns also the
-/// positions of all keys, for checks that need more than the text, such as whether a namespace
-/// exists, and the warnings.
+/// Parses several files, of which later ones extend the first: sections key by key, where the later
+/// value replaces the earlier; lists of sections (`[[guest]]`) by appending. Also returns the
+/// warnings and the positions of all keys. Checks that need more than the text, such as whether a
+/// namespace exists, report their findings at these positions.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ pub(crate) fn one(name: &str, text: &str) -> [ConfigFile; 1] {
     [ConfigFile { name, text }]
 }
 
-/// Like [`parse_with_source`], and also returns the reader's results.
+/// Parses files like [`parse_with_source`], and also returns the reader's results.
 pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResult) {
     let reader = ConfigFiles::new(files);
     let texts = reader.shifted(files);
@@ -73,11 +73,14 @@ pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResul
     };
     let found = without_defaults(found, &reading.lines);
     problems.extend(found.into_iter().map(|f| Problem::new(f, &reading.lines)));
-    (Problems::or(without_echoes(problems), config), reading)
+    (
+        Problems::or(first_error_per_line(problems), config),
+        reading,
+    )
 }
 
-/// Omits mistakes of default values in a section with a mistake in a written value, because the
-/// default may fit once that is corrected.
+/// Omits mistakes of default values in a section that also has a mistake in a written value. The
+/// default may be valid after that value is corrected.
 fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
     let is_written = |finding: &Finding| lines.has(finding.part, finding.key);
     let own = found
@@ -88,8 +91,8 @@ fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
     found
 }
 
-/// Keeps only the first syntax error of a line.
-fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
+/// Keeps only the first syntax error of each line.
+fn first_error_per_line(mut problems: Vec<Problem>) -> Vec<Problem> {
     let mut broken = BTreeMap::new();
     for problem in &problems {
         if let Some(column) = problem.column {
@@ -144,7 +147,7 @@ fn read_alone<T: Default>(
     }
     let mut problems = reader.finish().problems;
     for problem in &mut problems {
-        // A position that no file has.
+        // The text is not from a file, so it has no position.
         (problem.file, problem.line) = (None, None);
     }
     Problems::or(problems, found)
@@ -180,7 +183,7 @@ fn machine(root: &TomlTable<'_, '_>) -> Config {
         nics,
         guests,
     };
-    config.buffers.size = size.unwrap_or_else(|| config.usual_buffer_size());
+    config.buffers.size = size.unwrap_or_else(|| config.default_buffer_size());
     config
 }
 

@@ -1,4 +1,4 @@
-//! The driver domain's NICs.
+//! Reads the driver domain's NICs.
 
 use super::capture::files;
 use super::rule;
@@ -85,7 +85,7 @@ fn uplink(n: usize, t: &TomlTable<'_, '_>) -> Option<Uplink> {
     })
 }
 
-/// Reads the keys of one kind. `joined`: whether the NIC has an `uplink`.
+/// Reads the keys of one kind. `joined` says whether the NIC has an `uplink`.
 fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicKind {
     match word {
         NicKindKey::Tap => NicKind::Tap {
@@ -151,7 +151,7 @@ fn soft_wire(n: usize, t: &TomlTable<'_, '_>) -> SoftWire {
     }
 }
 
-/// The kinds of wire of a device in software.
+/// Values of `wire`.
 #[derive(Clone, Copy)]
 enum WireWord {
     Memory,
@@ -195,12 +195,12 @@ fn place(t: &TomlTable<'_, '_>) -> DevicePlace {
 }
 
 fn moderation(t: &TomlTable<'_, '_>) -> ModerationConfig {
-    /// The default interval, that of the interrupts of an ordinary NIC.
-    const USUAL_TICK_US: u32 = 50;
+    /// The default interval: that of the interrupts of an ordinary NIC.
+    const DEFAULT_TICK_US: u32 = 50;
     let words = [
         ("event", ModerationConfig::Event),
         ("spin", ModerationConfig::Spin),
-        ("tick", ModerationConfig::Tick(USUAL_TICK_US)),
+        ("tick", ModerationConfig::Tick(DEFAULT_TICK_US)),
     ];
     t.depend(&["tick_us"], "moderation");
     match t
@@ -214,7 +214,7 @@ fn moderation(t: &TomlTable<'_, '_>) -> ModerationConfig {
     }
 }
 
-/// Reads dedicated queues. `given`: whether the configuration assigns them to guests.
+/// Reads dedicated queues. `given` says whether the configuration assigns them to guests.
 fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<VmqConfig> {
     t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
     let has_own = t.choice("queues", &[("shared", false), ("vmq", true)]);

@@ -1,4 +1,4 @@
-//! Firewall rules of a port.
+//! Reads the firewall rules of a port.
 
 use crate::keywords::alternatives;
 use crate::rule::{ETHERTYPES, FirewallRule, PROTOCOLS, RuleDirection, RuleState};

@@ -1,4 +1,4 @@
-//! The far end: a kernel interface, or a station in user space.
+//! Reads the far end: a kernel interface, or a station in user space.
 
 use crate::domain::{StackApp, StackConfig};
 use crate::model::KernelPort;
@@ -8,7 +8,7 @@ use abi::machine::Ipv6Settings;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// An example of a MAC.
+/// The example of a MAC in remedies.
 pub(super) const MAC: &str = "02:00:00:00:00:01";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
 const ROUTE: &str = "10.1.0.0/16 via 10.0.0.1";

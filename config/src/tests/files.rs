@@ -41,25 +41,25 @@ fn sections_merge_by_key_and_lists_append() {
 
 #[test]
 fn mistakes_name_their_file() {
-    let said = |texts: &[&str]| parse_with_source(&files(texts)).unwrap_err().to_string();
+    let message = |texts: &[&str]| parse_with_source(&files(texts)).unwrap_err().to_string();
     let wrong = "# why\n\n[driver]\nspin_u = 3\n";
     assert_eq!(
-        said(&[FIRST, GUEST, wrong]),
+        message(&[FIRST, GUEST, wrong]),
         "2.toml:4: [driver]: unknown key `spin_u`; did you mean `spin_us`?"
     );
-    // Mistakes of each file, and of both together.
+    // Mistakes in one file, and mistakes that only both files together have.
     assert_eq!(
-        said(&[FIRST, GUEST, "\n[[guest]]\nname = \"a\"\n"]),
+        message(&[FIRST, GUEST, "\n[[guest]]\nname = \"a\"\n"]),
         "2.toml:2: [[guest]] 3: it has 0 interfaces; give it 1 to 16 sections [[guest.vif]]\n\
          2.toml:3: [[guest]] 3: the name \"a\" is also that of [[guest]] 1; choose another one"
     );
-    let text = said(&[FIRST, "[ring\n", "[driver]\nspin_us = x\n"]);
+    let text = message(&[FIRST, "[ring\n", "[driver]\nspin_us = x\n"]);
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("1.toml:1:6: "), "{text}");
     assert!(lines[1].starts_with("2.toml:2:11: "), "{text}");
 }
 
-/// A value belongs to the file that wrote it last; the end of a file ends its last line.
+/// A value belongs to the last file that sets it. The end of a file also ends its last line.
 #[test]
 fn a_mistake_is_in_the_file_of_the_last_value() {
     let texts = [FIRST, "[driver]\ncpus = [99]", "[driver]\nspin_us = 1"];

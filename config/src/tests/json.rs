@@ -1,4 +1,4 @@
-//! The domains' configurations survive serialization.
+//! Serialization preserves the domains' configurations.
 
 use crate::address::MacAddress;
 use crate::domain::*;
@@ -247,8 +247,8 @@ fn unknown_fields_are_rejected() {
     assert!(serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true}"#).is_ok());
 }
 
-/// A driver domain may be newer than the manager. This interface is in the form of the first
-/// version with this rule; later versions must read it with the same meaning.
+/// A driver domain may be newer than the manager. This interface has the form of the first version
+/// with this promise. Later versions must read it with the same meaning.
 #[test]
 fn an_older_managers_interface_is_accepted() {
     let text = r#"{"conn":3,"name":"g-0","mac":[2,0,0,0,0,1],"addresses":["10.0.0.2"],

@@ -1,4 +1,4 @@
-//! Limits of a guest's interface in each direction.
+//! Tests of the limits of a guest's interface in each direction.
 
 use super::{errors, mistake};
 use crate::domain::{BURST_BYTES, DriverConfig, FrameLimit, VifConfig};
@@ -37,30 +37,27 @@ fn each_direction_has_a_rate_and_a_burst() {
     let both = vif_config(1, all);
     assert_eq!((both.rate_mbps, both.burst_bytes), (Some(8.0), 1));
     assert_eq!(both.to_guest, limit(2.5, u32::MAX));
-    // Workers share the rate; each has the whole burst.
+    // Workers share the rate. Each has the whole burst.
     let shared = vif_config(4, all);
     assert_eq!((shared.rate_mbps, shared.burst_bytes), (Some(2.0), 1));
     assert_eq!(shared.to_guest, limit(0.625, u32::MAX));
-    // The default burst is a tenth of a second, up to the largest value.
+    // The default burst is a tenth of a second, up to the maximum.
     for (mbps, burst) in [
         ("0.001", BURST_BYTES),
         ("100", 1_250_000),
         ("1e9", u32::MAX),
     ] {
-        let vif_config = vif_config(1, &format!("rate_to_guest_mbps = {mbps}\n"));
-        assert_eq!(
-            vif_config.to_guest.map(|limit| limit.burst_bytes),
-            Some(burst)
-        );
+        let config = vif_config(1, &format!("rate_to_guest_mbps = {mbps}\n"));
+        assert_eq!(config.to_guest.map(|limit| limit.burst_bytes), Some(burst));
     }
 }
 
-/// A driver domain of a version without limits to guests never receives one.
+/// Default limits are omitted, because a driver domain of an older version rejects the keys.
 #[test]
 fn default_limits_are_omitted() {
-    let vif_config = serde_json::to_value(vif_config(1, "")).unwrap();
+    let config = serde_json::to_value(vif_config(1, "")).unwrap();
     assert_eq!(
-        (vif_config.get("burst_bytes"), vif_config.get("to_guest")),
+        (config.get("burst_bytes"), config.get("to_guest")),
         (None, None)
     );
 }
@@ -103,39 +100,37 @@ fn invalid_limits_have_a_line_and_a_remedy() {
             "`burst_to_guest_bytes` is 0; write a number from 1",
         ),
     ] {
-        let vif_config = with(keys);
-        let vif_config = mistake_at(&vif_config);
-        assert!(vif_config.contains(says), "{keys}: {vif_config}");
+        let message = with(keys);
+        let message = mistake_at(&message);
+        assert!(message.contains(says), "{keys}: {message}");
     }
 }
 
-/// Returns the message if its line is the first or second after the replaced one.
+/// Returns the message without its line, which must be the first or second key of the interface.
 #[track_caller]
-fn mistake_at(vif_config: &str) -> &str {
+fn mistake_at(message: &str) -> &str {
     let place = ["f.toml:14: ", "f.toml:15: "];
-    let what = place
-        .iter()
-        .find_map(|place| vif_config.strip_prefix(place));
-    what.unwrap_or_else(|| panic!("{vif_config}"))
+    let what = place.iter().find_map(|place| message.strip_prefix(place));
+    what.unwrap_or_else(|| panic!("{message}"))
 }
 
-/// The message names both lines, since either can be the wrong one.
+/// The message is reported at both lines, because either key can be the wrong one.
 #[test]
 fn a_dedicated_queue_cannot_be_limited() {
     let text = "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n\
                 netns = \"w\"\nqueues = \"vmq\"\nvmq_queues = 3\n[[guest]]\nname = \"a\"\n\
                 [[guest.vif]]\nendpoint = \"sink\"\nrate_to_guest_mbps = 5\nmtu = 1500\n\
                 pdev = \"wire:2\"\n";
-    let vif_config = errors(text);
-    let lines: Vec<&str> = vif_config.lines().collect();
+    let message = errors(text);
+    let lines: Vec<&str> = message.lines().collect();
     for (line, at) in lines.iter().zip([13, 15]) {
         let start = format!(
             "f.toml:{at}: [[guest]] 1, vif 1: `pdev` is \"wire:2\" and `rate_to_guest_mbps` is 5; \
              leave one of them out"
         );
-        assert!(line.starts_with(&start), "{vif_config}");
+        assert!(line.starts_with(&start), "{message}");
     }
-    assert_eq!(lines.len(), 2, "{vif_config}");
+    assert_eq!(lines.len(), 2, "{message}");
     for key in ["rate_to_guest_mbps = 5\n", "pdev = \"wire:2\"\n"] {
         parse("f", &text.replacen(key, "", 1)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The machine of a configuration.
+//! Tests of the machine of a configuration.
 
 use super::*;
 use crate::CONNECTIONS;
@@ -43,7 +43,7 @@ fn workers_share_only_taps() {
     let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
     assert_eq!(guest.vifs[0].conns, [0, 1, 2]);
 
-    // A guest's connections are in the order of its queues, and a worker's in the order of
+    // A guest's connections are in the order of its queues, those of a worker in the order of
     // interfaces.
     let ends: Vec<_> = machine
         .connections
@@ -65,7 +65,7 @@ fn workers_share_only_taps() {
     let pages = |machine: &abi::machine::Machine| machine.domains.last().unwrap().frames;
     assert_eq!(pages(&machine) - 64, 3 * (pages(&one) - 64));
 
-    // A limit applies to all of them together.
+    // A limit applies to the sum of all workers.
     for worker in &machine.domains[..3] {
         let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
         assert_eq!((text.broadcast_pps, text.reports_to_all), (34, true));
@@ -85,7 +85,7 @@ fn sizes_follow_from_the_configuration() {
     };
     // 384 pages of buffers and two rings of four pages each, in one table.
     assert!(a.frames >= 384 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
-    // The slots of each guest's pages are followed by those of its table.
+    // The slots of a guest's table follow those of its pages.
     let tables = abi::counted::table_slots(1024);
     assert_eq!(driver.window_slots, 2 * (1024 + tables));
     let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
@@ -161,16 +161,16 @@ fn spinning_and_waking_follow_from_the_cpus() {
         let adapts = adapts.map(|(adapts, _)| adapts);
         ([driver.spin_us, guest.spin_us], adapts, driver.notify_us)
     };
-    // Without CPUs in the file, each domain adapts.
+    // If the file names no CPUs, each domain adapts its polling time.
     assert_eq!(spin("", ""), ([50, 50], [true, true], 300));
-    // A guest may run on the driver domain's CPU.
+    // Here a guest may run on the driver domain's CPU.
     let pinned = "[driver]\ncpus = [1]";
     assert_eq!(spin(pinned, ""), ([0, 50], [false, true], 300));
     assert_eq!(
         spin(pinned, "cpus = [0, 1, 2]"),
         ([0, 0], [false, false], 300)
     );
-    // The driver domain has a separate CPU.
+    // Here the driver domain has a separate CPU.
     let apart = "cpus = [0, 2]";
     assert_eq!(spin(pinned, apart), ([50, 50], [false, false], 0));
     let given = "[driver]\ncpus = [1]\nspin_us = 5";
@@ -200,10 +200,10 @@ fn guests_that_outnumber_cpus_yield() {
     assert_eq!(yields("[0]", "[0, 1]"), [true, false]);
 }
 
-/// The kernel's end and the driver domain have the same settings, and a segment fits the guests'
+/// The kernel's end and the driver domain have the same settings. A segment fits the guests'
 /// buffers even if these are half pages.
 #[test]
-fn a_wire_may_leave_segments_uncut() {
+fn a_wire_may_pass_unsegmented_packets() {
     for (word, [header, checksum, tso]) in [
         ("none", [false, false, false]),
         ("checksum", [true, true, false]),
@@ -232,7 +232,8 @@ fn a_wire_may_leave_segments_uncut() {
     }
 }
 
-/// Whole pages for segments between kernels, half pages for frames of wires and of user space.
+/// Buffers are whole pages for segments between kernels, and half pages for frames of wires and of
+/// user space.
 #[test]
 fn buffer_size_follows_from_the_endpoints() {
     let guest = |name: &str, keys: &str| {
@@ -267,7 +268,7 @@ fn buffer_size_follows_from_the_endpoints() {
     }
 }
 
-/// An uplink passes segments by default; only the TAP knows its uplink.
+/// An uplink passes segments by default. Only the device of the TAP has the uplink.
 #[test]
 fn an_uplink_belongs_to_its_tap() {
     let of = |keys: &str| {
@@ -337,7 +338,7 @@ fn ipv6_settings_default_from_addresses() {
     assert!(nic.contains("accept_ra"), "{nic}");
 }
 
-/// The device of a NIC is a domain behind the driver domain's first connection.
+/// The device of a NIC is a domain, to which the driver domain's first connection leads.
 #[test]
 fn device_of_a_nic_is_a_domain() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\n";

@@ -1,4 +1,4 @@
-//! Rejected configurations, and the messages.
+//! Tests of rejected configurations and their messages.
 
 use super::*;
 use crate::domain::{DriverConfig, GuestConfig};
@@ -87,8 +87,8 @@ fn mistakes_have_lines_and_remedies() {
             "offloads = \"tso\"\nqueues = \"vmq\"\n[lro]\nmeta = \"request\"\n",
             "f.toml:7: [[nic]] 1: `queues` is \"vmq\", `offloads` is \"tso\" and `meta` of [lro] \
              is \"request\"; write meta = \"response\" in [lro], or another value of `offloads` \
-             here: a segment is in the guest's buffers before one of them could be left free for \
-             its size",
+             here: a segment fills the guest's buffers before the driver domain could reserve one \
+             for its size",
         ),
         (
             "port = 7",
@@ -192,7 +192,7 @@ fn flipped_pages_are_whole_and_constant_in_number() {
     let machine = config.machine().unwrap();
     let text: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     assert_eq!(text.grants, GrantMode::Flip);
-    // The driver has as many pages as the guest, after the slots for the guest's grants.
+    // The driver has the same number of pages as the guest, after the slots for the guest's grants.
     let mut next = 0;
     for (vif, guest) in text.vifs.iter().zip(&machine.domains[1..]) {
         assert_eq!((vif.first_slot, vif.flip_pages), (next, 100));
@@ -246,7 +246,7 @@ fn a_missing_end_is_reported_at_the_last_line() {
 }
 
 #[test]
-fn all_mistakes_are_reported_at_once() {
+fn all_mistakes_are_reported() {
     let text = SMALL
         .replace("10.0.0.2/24", "nowhere")
         .replace("\"stack\"", "\"heap\"")
@@ -293,7 +293,7 @@ fn duplicate_macs_and_interfaces_are_rejected() {
 }
 
 #[test]
-fn only_too_many_guests_are_rejected() {
+fn guests_above_the_limit_are_rejected() {
     let machine = |guests: usize| {
         let vif = || Vif::new(Endpoint::Sink { touch: false });
         let guest = |n| GuestSection {
@@ -343,7 +343,7 @@ fn irreversible_merging_is_rejected_for_routers() {
         assert!(parse("f", &text(at, "lro", false)).is_ok());
     }
     let config = parse("f", &text("none", "lro", true)).unwrap();
-    // Both ends of the vif get it, because it may be switched on while traffic runs.
+    // Both ends of the vif receive the setting, because merging can be enabled while traffic runs.
     let machine = config.machine().unwrap();
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();

@@ -58,7 +58,7 @@ fn errors(text: &str) -> String {
     }
 }
 
-/// Returns the one mistake in `SMALL` with `from` replaced by `to`.
+/// Returns the only mistake in `SMALL` with `from` replaced by `to`.
 #[track_caller]
 fn mistake(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
@@ -97,7 +97,7 @@ fn uncommented() -> String {
         let _ = writeln!(text, "{}", rest.unwrap_or(line));
         text
     });
-    // A release threshold needs `spare`.
+    // A release threshold requires `spare`.
     text.replacen("spare = 0", "spare = 64", 1)
 }
 
@@ -106,7 +106,7 @@ fn the_example_is_valid_with_all_keys_enabled() {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
     // A queue of an AF_XDP NIC excludes rules and a release threshold.
     let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
-    // The wire's route is a neighbour, and files are checked only when they are opened.
+    // The gateway of the wire's route is a neighbour. Files are checked only when they are opened.
     let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((config.nics.len(), config.guests.len()), (7, 5));
 }

@@ -1,4 +1,4 @@
-//! Rejected configurations of NICs, their queues and uplinks, and the messages.
+//! Tests of rejected configurations of NICs, queues and uplinks, and their messages.
 
 use super::*;
 use crate::domain::{DriverConfig, NicKindConfig};
@@ -87,7 +87,7 @@ fn an_af_xdp_wire_is_a_veth_or_an_existing_interface() {
         netns: Some("v".into()),
     };
     assert_eq!(xdp.netdev, eth1);
-    // After the first NIC's buffers and its pages for linearized aggregates.
+    // The buffers follow those of the first NIC and its pages for linearized aggregates.
     assert_eq!(xdp.first_frame, 512 + 256);
 
     for (to, line, what) in [
@@ -191,7 +191,7 @@ fn uplinks_require_and_exclude_keys() {
         ),
         (
             format!("kind = \"tap\"\n{nat}"),
-            "4: [[nic]] 1: `uplink` has `nat`, but there are no `addresses`",
+            "4: [[nic]] 1: `uplink` has `nat`, but `addresses` is empty",
         ),
         (
             format!("kind = \"tap\"\n{net}\ngateway = \"10.7.0.9\"\n{nat}"),
@@ -244,7 +244,8 @@ fn uplinks_require_and_exclude_keys() {
     }
 }
 
-/// Rings need a size that fits the buffers, and moderation a driver that sleeps.
+/// The size of the rings must fit the buffers, and interrupt moderation requires a driver that
+/// sleeps.
 #[test]
 fn rings_of_a_device_are_checked() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\n";

@@ -1,4 +1,4 @@
-//! Dedicated queues of AF_XDP NICs and of devices in separate domains.
+//! Tests of dedicated queues of AF_XDP NICs and of devices in separate domains.
 
 use crate::domain::{BufferSize, DeviceConfig, DriverConfig, GuestConfig};
 use crate::parse;
@@ -57,7 +57,10 @@ fn a_dedicated_queue_covers_the_receive_pool() {
         assert_eq!((of_a.queue, of_a.guest.as_str()), (2, "a"));
         assert_eq!((of_b.queue, of_b.guest.as_str()), (1, "b"));
         let config: DriverConfig = serde_json::from_str(&driver.config).unwrap();
-        assert_eq!(config.nics[0].vmq, None, "they are not given by load");
+        assert_eq!(
+            config.nics[0].vmq, None,
+            "its queues are not assigned by load"
+        );
         for (vif, queue, device) in [(0, of_a, 1), (2, of_b, 2)] {
             let own = config.vifs[vif].queue.unwrap();
             assert_eq!((own.nic, own.device), (0, device));
@@ -71,11 +74,11 @@ fn a_dedicated_queue_covers_the_receive_pool() {
             assert!(queue.entries.is_power_of_two() && queue.entries >= chunks);
         }
         assert_eq!(config.vifs[1].queue, None);
-        // Rings are separate, before the guests' grants.
+        // The slots of the rings are separate and precede the guests' grants.
         let slots = 2 * abi::xdp::Ring::slots(of_a.entries);
         assert_eq!(of_b.rings_slot, of_a.rings_slot + slots);
         assert_eq!(config.vifs[0].first_slot, of_b.rings_slot + slots);
-        // The guest's pool is after its rings and its event page.
+        // A guest's pool follows its rings and its event page.
         let guests = [a, b].map(|domain| {
             let config: GuestConfig = serde_json::from_str(&domain.config).unwrap();
             config
@@ -92,10 +95,10 @@ fn a_dedicated_queue_covers_the_receive_pool() {
     }
 }
 
-/// The monitor gets only the rules between the wire and the guest, in the order of their
+/// The monitor receives only the rules between the wire and the guest, in the order of their
 /// evaluation.
 #[test]
-fn the_monitor_gets_the_rules_before_a_queue() {
+fn monitor_receives_the_rules_before_a_queue() {
     let rules = "[[nic.rule]]\naction = \"deny\"\ndirection = \"to-wire\"\n\
                  [[nic.rule]]\naction = \"allow\"\nprotocol = \"tcp\"\ndirection = \"from-wire\"\n";
     let text = MACHINE.replacen("[[guest]]", &format!("{rules}[[guest]]"), 1);
@@ -187,10 +190,10 @@ fn with_soft_wire() -> String {
     MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", wire, 1)
 }
 
-/// A device in a separate domain has a part of its window for each guest with a queue, behind the
+/// The window of a device domain has a part for each guest with a queue. These parts follow the
 /// driver domain's pages.
 #[test]
-fn device_has_room_for_the_grants_of_guests() {
+fn device_window_fits_the_grants_of_guests() {
     let spare = format!("[buffers]\nto_guest = 300\nspare = 8\n{}", with_soft_wire());
     let machine = parse("f", &spare).unwrap().machine().unwrap();
     let [driver, .., device] = machine.domains.as_slice() else {
@@ -214,7 +217,7 @@ fn device_has_room_for_the_grants_of_guests() {
 
 /// A device writes a frame into the guest's page before any rule is evaluated.
 #[test]
-fn rules_before_a_device_queue_are_refused() {
+fn rules_before_a_device_queue_are_rejected() {
     let soft = with_soft_wire();
     assert!(parse("f", &soft).is_ok());
     let of_nic = "[[nic.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n[[guest]]";

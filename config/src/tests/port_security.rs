@@ -1,4 +1,4 @@
-//! Identities that guests may claim, and addresses that no station can have.
+//! Tests of identities that guests may claim, and of addresses that no station can have.
 
 use super::*;
 use crate::domain::{DriverConfig, VifConfig};
@@ -24,7 +24,7 @@ fn a_guest_with_addresses_is_confined_to_them() {
     assert_eq!(vif_config(allowed).sources, both);
     assert!(!vif_config("confined = false").confined);
     assert!(vif_config("dhcp_server = true").dhcp_server);
-    // A router forwards packets of others, and may be a DHCP server.
+    // A router forwards packets of other stations, and may be a DHCP server.
     let router = "forwards = true\n";
     let forwards = vif_config(router);
     assert!(forwards.sources.is_none() && forwards.confined && forwards.dhcp_server);
@@ -48,8 +48,8 @@ fn a_guest_without_addresses_may_use_any() {
     let vif = &driver("allowed_sources = [\"10.0.0.0/8\"]\n").vifs[0];
     assert!(!vif.confined && vif.sources.is_some());
     for (keys, why) in [
-        ("confined = true", "there are no `addresses`"),
-        ("source_guard = \"strict\"", "no `addresses` or `allowed"),
+        ("confined = true", "`addresses` is empty"),
+        ("source_guard = \"strict\"", "`addresses` and `allowed"),
         (
             "source_guard = \"off\"\nallowed_sources = [\"10.0.0.0/8\"]",
             "leave one of them out",

@@ -1,4 +1,4 @@
-//! No file causes a panic, and values survive a round trip.
+//! Property tests: no file causes a panic, and a round trip preserves all values.
 
 use super::*;
 use crate::domain::DriverConfig;
@@ -8,13 +8,13 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn no_text_panics(text in ".{0,400}") {
+    fn arbitrary_text_does_not_panic(text in ".{0,400}") {
         let _ = parse("f", &text);
     }
 
-    /// A damaged file causes no panic, and every mistake has a position.
+    /// A damaged file causes no panic. Every mistake has a position.
     #[test]
-    fn no_damage_panics(
+    fn damaged_files_do_not_panic(
         at in 0..SMALL.len(), cut in 0..40usize, insert in "[\\[\\]\"={}#\\-.a0-9\n ]{0,6}",
     ) {
         let mut bytes = SMALL.as_bytes().to_vec();
@@ -31,12 +31,12 @@ proptest! {
     }
 
     #[test]
-    fn no_values_panic(value in prop_oneof![
+    fn arbitrary_values_do_not_panic(value in prop_oneof![
         any::<i64>().prop_map(|n| n.to_string()), any::<f64>().prop_map(|x| format!("{x:?}")),
         "\"[^\"\\\\]{0,20}\"", Just("nan".to_owned()), Just("inf".to_owned()),
         Just("[]".to_owned()), Just("{}".to_owned())], key in 0..40usize)
     {
-        // Replaces one value of the example by an arbitrary one.
+        // Replace one value of the example by an arbitrary one.
         let mut n = 0;
         let text = uncommented().lines().fold(String::new(), |mut text, line| {
             let line = match line.split_once(" = ") {
@@ -54,14 +54,14 @@ proptest! {
         }
     }
 
-    /// A configuration survives a round trip.
+    /// A round trip preserves a configuration.
     #[test]
     fn generated_files_round_trip(
         grants in 0..5usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
         workers in 1..4u32,
         guests in vec((1..5usize, option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
-        // Each worker has a window for all of them, and a window is limited.
+        // Each worker's window must fit the grants of all guests, and its size is limited.
         let guests = &guests[..guests.len().min(6 / workers as usize)];
         let grant_words = ["copy", "map", "persistent", "counted", "unchecked"];
         let offload_words = ["none", "checksum", "tso"];
@@ -109,14 +109,14 @@ proptest! {
             }
         }
         let machine = config.machine().map_err(|e| TestCaseError::fail(e.to_string()))?;
-        // Each slot of the window belongs to one vif.
+        // Each slot of the window belongs to exactly one vif.
         for worker in machine.domains.iter().take(workers as usize) {
             let driver: DriverConfig = serde_json::from_str(&worker.config).unwrap();
             let mut next = 0;
             for (vif, conn) in driver.vifs.iter().zip(0..) {
                 prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
                 next += vif.slots;
-                // The sub-tables of the new grant mechanism follow its pages.
+                // The sub-tables of the new grant mechanism follow the slots of the vif's pages.
                 prop_assert_eq!(vif.tables_slot, next);
                 if config.driver.grants.has_tables() {
                     next += abi::counted::table_slots(vif.slots);

@@ -1,4 +1,4 @@
-//! Routes of kernel interfaces.
+//! Tests of routes of kernel interfaces.
 
 use super::*;
 use abi::machine::Device;

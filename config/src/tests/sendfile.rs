@@ -1,10 +1,10 @@
-//! A file in a guest's frames, which its station sends in place.
+//! Tests of a file in a guest's frames, which its station sends in place.
 
 use super::errors;
 use crate::domain::{FILE_GRANTS, GuestConfig};
 use crate::parse::parse;
 
-/// Returns a machine of one guest that sends, with these keys of its program.
+/// Returns a file with one guest that sends, with these keys of its program.
 fn text(driver: &str, keys: &str) -> String {
     format!(
         "[driver]\n{driver}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"stack\"\n\

@@ -1,5 +1,5 @@
-//! Several mistakes in one file: all are reported, in the order of lines, without consequences of
-//! others.
+//! Tests of several mistakes in one file: all are reported in the order of lines, without
+//! consequences of others.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn defaults_are_not_reported_as_mistakes() {
     assert!(text.starts_with("f.toml:5: [[nic]] 1: `mtu` is"), "{text}");
 }
 
-/// Syntax errors do not hide mistakes in other lines.
+/// A syntax error does not hide mistakes in other lines.
 #[test]
 fn syntax_errors_hide_no_other_mistake() {
     let text = SMALL
@@ -71,8 +71,8 @@ fn syntax_errors_hide_no_other_mistake() {
     assert_eq!(lines.len(), begins.len(), "{text}");
 }
 
-/// Returns the mistakes of the example with each key in turn changed by `spoil`, and the line of
-/// the key.
+/// Changes each key of the example in turn with `spoil`. Returns the line of the key and the
+/// mistakes.
 fn each_key_spoilt(spoil: impl Fn(&str) -> String) -> Vec<(usize, String)> {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
     let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
@@ -89,15 +89,16 @@ fn each_key_spoilt(spoil: impl Fn(&str) -> String) -> Vec<(usize, String)> {
     spoilt.collect()
 }
 
-/// Returns whether one mistake was found, in this line.
+/// Returns whether exactly one mistake was found, in this line.
 fn is_one((line, found): &(usize, String)) -> bool {
     found.starts_with(&format!("f.toml:{line}: ")) && found.lines().count() == 1
 }
 
-/// Every unreadable value of the example is one mistake, whatever depends on it.
+/// Every unreadable value of the example is reported as one mistake, even if other keys depend on
+/// it.
 #[test]
 fn an_unreadable_value_is_one_mistake() {
-    // No key has a date.
+    // No key accepts a date.
     let spoil = |line: &str| format!("{} = 1979-05-27", line.split(" = ").next().unwrap());
     let all = each_key_spoilt(spoil);
     assert!(all.len() > 80, "{all:?}");
@@ -105,7 +106,7 @@ fn an_unreadable_value_is_one_mistake() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The same for a misspelled key.
+/// Every misspelt key of the example is reported as one mistake.
 #[test]
 fn a_misspelt_key_is_one_mistake() {
     let all = each_key_spoilt(|line| format!("x{line}"));

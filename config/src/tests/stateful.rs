@@ -1,10 +1,10 @@
-//! Firewalls that keep state.
+//! Tests of firewalls that keep state.
 
 use super::*;
 use crate::domain::DriverConfig;
 use crate::rule::{FirewallRule, Inbound, RuleDirection, RuleState, keep_state};
 
-/// Keys of the interface of guest `a`, for insertion after its other keys.
+/// Keys that tests insert after those of the interface of guest `a`.
 const ADDRESSES: &str = "addresses = [\"10.0.0.2/24\"]\n";
 
 fn driver_config(keys: &str) -> DriverConfig {
@@ -14,7 +14,7 @@ fn driver_config(keys: &str) -> DriverConfig {
 }
 
 #[test]
-fn a_stateful_firewall_is_a_rule_behind_all_others() {
+fn stateful_firewall_adds_a_last_rule() {
     let inbound = |allow| FirewallRule {
         direction: Some(RuleDirection::Out),
         state: Some(RuleState::New),
@@ -42,7 +42,7 @@ fn a_stateful_firewall_is_a_rule_behind_all_others() {
 }
 
 #[test]
-fn tables_of_flows_have_frames() {
+fn flow_tables_have_frames() {
     let frames = |keys: &str| {
         let machine = parse("f", &format!("[driver]\n{keys}\n{SMALL}"))
             .unwrap()
@@ -50,7 +50,7 @@ fn tables_of_flows_have_frames() {
         machine.unwrap().domains[0].frames
     };
     let none = frames("flow_tables = 0");
-    // 64 bytes for each flow, and 64 before the first.
+    // Each flow takes 64 bytes, and so does the header.
     assert_eq!(frames("") - none, 64 * 65);
     assert_eq!(frames("flows = 64\nflow_tables = 3") - none, 3 * 2);
 }
@@ -80,7 +80,7 @@ fn state_needs_one_worker_and_no_dedicated_queue() {
              netns = \"w\"\nqueues = \"vmq\"\n{wire}[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
              endpoint = \"sink\"\npdev = \"wire:1\"\n{guest}"
         ));
-        assert!(why.contains("rules before it ask for a state"), "{why}");
+        assert!(why.contains("the rules before it keep state"), "{why}");
         assert_eq!(why.lines().count(), 1, "{why}");
     }
 }
@@ -101,7 +101,7 @@ fn stateful_firewall_contradictions_are_rejected() {
         ),
         (
             "[[guest.vif.rule]]\naction = \"allow\"\nethertype = \"arp\"\nstate = \"new\"",
-            "it asks for a state",
+            "it has a `state`",
         ),
     ] {
         let text = in_guest(keys);

@@ -38,7 +38,7 @@ fn live(file: &str) -> HotplugState {
     machine(&config, &one("f", file)).unwrap().live.unwrap()
 }
 
-/// Records a guest that was attached, like the manager.
+/// Records an attached guest, as the manager does.
 fn attach(live: &mut HotplugState, guest: Setting) {
     let resolved = LiveConfig::of(live).unwrap().add(&guest).unwrap();
     live.attached.insert(resolved.domain.name, resolved.guest);
@@ -48,7 +48,8 @@ fn against(live: &HotplugState, file: &str) -> Result<Difference, String> {
     difference(live, &LiveConfig::of(live).unwrap(), &one("new", file))
 }
 
-/// `-` removed guests, `+` added ones, `!` removed and added again, `=` changed in place.
+/// Formats a difference: `-` removed guests, `+` added ones, `!` removed and added again, `=`
+/// changed in place.
 fn short(difference: &Difference) -> String {
     let detached = difference.to_detach.iter().map(|name| format!("-{name}"));
     let attached = difference
@@ -77,7 +78,7 @@ fn only_changed_guests_are_reported() {
     let with = |more: &str| replaced(first, &format!("{first}{more}\n"));
     for (file, expected) in [
         (FILE.to_owned(), ""),
-        // Other words for the same value.
+        // The same values, written differently.
         (replaced("workers = 1", "ledger = true"), ""),
         (replaced("name = \"office\"", "name = \"other\""), ""),
         (with("mtu = 1500\nweight = 1"), ""),
@@ -184,7 +185,7 @@ fn each_fixed_key_is_reported_with_its_line() {
         ),
     ] {
         let file = FILE.replacen(from, to, 1);
-        // No guest changes either.
+        // Guests do not change either.
         let why = against(&live, &format!("{file}{GUEST_C}")).unwrap_err();
         let lines: Vec<&str> = why.lines().collect();
         assert_eq!(lines.len(), expected.len(), "{why}");
@@ -195,7 +196,7 @@ fn each_fixed_key_is_reported_with_its_line() {
 }
 
 #[test]
-fn mistakes_are_reported_as_at_a_start() {
+fn reload_reports_mistakes_of_the_files() {
     let live = live(FILE);
     for (file, expected) in [
         (format!("{FILE}[[guest]]\n"), "`name` is missing"),
@@ -211,9 +212,9 @@ fn mistakes_are_reported_as_at_a_start() {
     }
 }
 
-/// The size of buffers depends on the guests at the start, unless it is written.
+/// An unset buffer size depends on the guests at the start.
 #[test]
-fn an_unwritten_buffer_size_stays() {
+fn unset_buffer_size_does_not_change() {
     let file = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"a\"\n";
     let live = live(file);
     let sizes = [file.to_owned(), format!("{file}{GUEST_C}")];
@@ -224,7 +225,7 @@ fn an_unwritten_buffer_size_stays() {
 }
 
 #[test]
-fn attached_guests_stay_until_a_file_names_them() {
+fn attached_guests_remain_until_a_file_names_them() {
     let mut live = live(FILE);
     let read = |text: &str| crate::live::setting(text).unwrap();
     attach(
@@ -236,12 +237,12 @@ fn attached_guests_stay_until_a_file_names_them() {
         (short(&difference), difference.kept),
         (String::new(), vec!["c".into()])
     );
-    // A file may name it unchanged, with its assigned MAC, or changed.
+    // A file may name the attached guest unchanged, with its assigned MAC, or changed.
     let with_c = format!("{FILE}{GUEST_C}");
     assert_eq!(short(&against(&live, &with_c).unwrap()), "");
     let slower = against(&live, &format!("{with_c}rate_mbps = 5.5\n")).unwrap();
     assert_eq!(short(&slower), "=c vif 1: `rate_mbps`: unset → 5.5");
-    // From then on it belongs to that file.
+    // Afterwards the guest belongs to that file.
     live.of_files.extend(["a", "b", "c"].map(str::to_owned));
     let difference = against(&live, FILE).unwrap();
     assert_eq!(
@@ -251,7 +252,7 @@ fn attached_guests_stay_until_a_file_names_them() {
 }
 
 #[test]
-fn a_guest_that_returns_keeps_its_mac() {
+fn readded_guest_keeps_its_mac() {
     let mut live = live(FILE);
     live.detached.insert("a".into());
     assert_eq!(short(&against(&live, FILE).unwrap()), "+a");
@@ -263,7 +264,7 @@ fn a_guest_that_returns_keeps_its_mac() {
     assert_eq!((&first.name[..], &second.name[..]), ("a", "b"));
     let mut running = LiveConfig::of(&live).unwrap();
     running.remove("b");
-    // The number of `a` is free, but `b` keeps its own.
+    // The number of `a` is free, but `b` keeps its number.
     let resolved = running.add(&second.guest).unwrap();
     assert_eq!(resolved.macs, [MacAddress::derived(1, 1, 0)]);
     live.detached.insert("b".into());

@@ -17,7 +17,7 @@ fn setting(json: &str) -> Setting {
     serde_json::from_str(json).unwrap()
 }
 
-/// Returns the machine of the file, with attached guests: `c` with one interface, `d` with two.
+/// Returns the machine of the file with two attached guests: `c` with one interface, `d` with two.
 fn attached() -> (HotplugState, LiveConfig) {
     let config = parse("f", FILE).unwrap();
     let mut live = machine(&config, &one("f", FILE)).unwrap().live.unwrap();
@@ -45,7 +45,7 @@ fn names(running: &LiveConfig, guest: &Setting) -> Vec<String> {
 }
 
 #[test]
-fn rules_are_replaced_and_all_else_stays() {
+fn only_rules_are_replaced() {
     let (live, running) = attached();
     for (wanted, expected) in [
         (
@@ -66,7 +66,7 @@ fn rules_are_replaced_and_all_else_stays() {
     ] {
         let guest = running.with_rules(&live, &setting(wanted)).unwrap();
         assert_eq!(names(&running, &guest), expected, "{wanted}");
-        // The next manager reads the same from the description.
+        // The next manager reads the same rules from the description.
         let mut later = live.clone();
         let name = state::name_of(&guest).unwrap().to_owned();
         later.attached.insert(name, guest.clone());
@@ -129,7 +129,7 @@ fn mistakes_change_nothing_and_name_the_guest() {
         let error = running.with_rules(&live, &setting(wanted)).unwrap_err();
         assert!(error.contains(why), "{wanted}: {error}");
     }
-    // Only the machine as a whole shows some mistakes.
+    // Some mistakes are found only in the whole machine.
     let rules: Vec<String> = (0..257)
         .map(|n| format!(r#"{{"name": "r{n}", "action": "deny"}}"#))
         .collect();

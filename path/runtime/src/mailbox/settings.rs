@@ -27,7 +27,7 @@ impl RuntimeSettings {
         lro.set(name, value)
             .map_err(|why| format!("{key} is \"{value}\"; {why}"))?;
         if let Some(interface) = forwarding
-            && lro.spoils_forwarding()
+            && lro.prevents_forwarding()
         {
             return Err(format!(
                 "{key} is \"{value}\", but {interface} forwards packets, and segmentation \

@@ -1,4 +1,4 @@
-//! Changed NICs.
+//! Tests of changed NICs.
 
 use super::*;
 use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
@@ -6,7 +6,7 @@ use abi::machine::{Device, DomainSpec};
 
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
 
-/// Returns the text of each step that changes NICs, and the names of the NICs after it.
+/// Returns, for each step, the description of its changes and the names of the NICs after it.
 fn nic_steps(live: &HotplugState, file: &str) -> Vec<(String, Vec<String>)> {
     let difference = against(live, file).unwrap();
     assert_eq!(short(&difference), "");
@@ -27,20 +27,20 @@ fn taps_are_added_removed_and_replaced() {
     let is_added = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
     assert_eq!(nic_steps(&plain, &with), [is_added]);
 
-    // In the manager's form.
-    let mut there = plain.clone();
+    // The manager stores the NICs in this form.
+    let mut present = plain.clone();
     let step = against(&plain, &with).unwrap().nics.remove(0);
     assert_eq!(step.added, ["tap".to_owned()].into());
     let mut config = LiveConfig::of(&plain).unwrap();
     config.set_nics(&step.nics).unwrap();
-    there.nics = Some(step.nics.clone());
-    assert_eq!(LiveConfig::of(&there).unwrap(), config);
-    assert_eq!(nic_steps(&there, &with), []);
-    let gone = "NIC tap is no longer in the file".to_owned();
-    assert_eq!(nic_steps(&there, FILE), [(gone, names(&["wire"]))]);
+    present.nics = Some(step.nics.clone());
+    assert_eq!(LiveConfig::of(&present).unwrap(), config);
+    assert_eq!(nic_steps(&present, &with), []);
+    let removed = "NIC tap is no longer in the file".to_owned();
+    assert_eq!(nic_steps(&present, FILE), [(removed, names(&["wire"]))]);
     let slow = format!("{}{FILE}", TAP.replacen("kind", "mtu = 1400\nkind", 1));
     assert_eq!(
-        nic_steps(&there, &slow),
+        nic_steps(&present, &slow),
         [
             ("NIC tap: `mtu`: unset → 1400".to_owned(), names(&["wire"])),
             ("NIC tap is added again".to_owned(), names(&["wire", "tap"])),
@@ -49,7 +49,7 @@ fn taps_are_added_removed_and_replaced() {
 }
 
 #[test]
-fn nics_with_resources_of_the_start_stay() {
+fn nics_with_fixed_resources_cannot_change() {
     let queues = "queues = \"vmq\"\n";
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nwrite = \"f\"\n";
     let fixed = FILE.replacen("[driver]", "[driver]\nrestart = false", 1);
@@ -68,7 +68,7 @@ fn nics_with_resources_of_the_start_stay() {
     }
 }
 
-/// A TAP is followed by its queues.
+/// The device of a TAP is followed by those of its queues.
 #[test]
 fn a_nic_is_added_and_removed_with_its_queues() {
     const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
@@ -92,36 +92,44 @@ fn a_nic_is_added_and_removed_with_its_queues() {
         }
         (*device, queues.len())
     };
-    let (first_worker, first_told, _) = running(FILE);
-    let (there, worker, driver_config) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let (first_worker, first_config, _) = running(FILE);
+    let (present, worker, driver_config) =
+        reloaded_worker(&live(FILE), (&first_worker, &first_config), &with);
     let first = tap(&worker, &driver_config, "tap");
     assert_eq!(first.1, 3);
-    // The NIC after it keeps its place; a new one fills the gap, or is placed at the end.
+    // The NIC after the removed one keeps its place. A new NIC fills the gap, or is placed at the
+    // end.
     let second = TAP
         .replace("\"tap\"\nkind", "\"second\"\nkind")
         .replace(".9/", ".8/");
     let both = format!("{second}{with}");
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &both);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &both);
     let behind = tap(&worker, &driver_config, "second");
     assert_eq!(behind, (first.0 + 4, 0));
     let alone = format!("{second}{FILE}");
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &alone);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &alone);
     let gap = &worker.devices[first.0 as usize..behind.0 as usize];
     assert_eq!(*gap, [const { Device::Nothing }; 4]);
     let more = both.replace("vmq_queues = 3", "vmq_queues = 4");
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &more);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &more);
     assert_eq!(tap(&worker, &driver_config, "second"), behind);
     assert_eq!(tap(&worker, &driver_config, "tap"), (behind.0 + 1, 4));
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &alone);
-    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &both);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &alone);
+    let (_, worker, driver_config) = reloaded_worker(&present, (&worker, &driver_config), &both);
     assert_eq!(tap(&worker, &driver_config, "tap"), first);
     assert_eq!(tap(&worker, &driver_config, "second"), behind);
 
     // A gap at the end is reused.
-    let (there, worker, driver_config) = refitted(&live(FILE), (&first_worker, &first_told), &with);
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), FILE);
+    let (present, worker, driver_config) =
+        reloaded_worker(&live(FILE), (&first_worker, &first_config), &with);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), FILE);
     let more = with.replace("vmq_queues = 3", "vmq_queues = 7");
-    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &more);
+    let (_, worker, driver_config) = reloaded_worker(&present, (&worker, &driver_config), &more);
     assert_eq!(tap(&worker, &driver_config, "tap"), (first.0, 7));
 }
 
@@ -156,7 +164,7 @@ fn other_devices_keep_their_numbers() {
     assert!(matches!(local_kind, NicKindConfig::Local { device: 1, .. }));
     assert_eq!(without.nics[0].kind, local_kind);
 
-    // A new NIC takes the free number, and the machine has its former size.
+    // A new NIC is assigned the free number, and the machine has its former size.
     let live = HotplugState {
         nics: Some(step.nics),
         ..live
@@ -176,7 +184,7 @@ fn other_devices_keep_their_numbers() {
     assert!(matches!(tap.kind, NicKindConfig::Tap { device: 0, .. }));
 }
 
-/// Returns the machine of a file, its first worker's configuration, and the present configuration.
+/// Returns the first worker of a file's machine, its configuration, and the current configuration.
 fn running(file: &str) -> (DomainSpec, DriverConfig, LiveConfig) {
     let config = parse("f", file).unwrap();
     let files = [ConfigFile {
@@ -192,8 +200,8 @@ fn running(file: &str) -> (DomainSpec, DriverConfig, LiveConfig) {
 
 const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
 
-/// Returns a worker after the only step to a file.
-fn refitted(
+/// Returns the worker after the only step of a reload with `file`.
+fn reloaded_worker(
     live: &HotplugState,
     (domain, driver): (&DomainSpec, &DriverConfig),
     file: &str,
@@ -201,10 +209,10 @@ fn refitted(
     let step = against(live, file).unwrap().nics.remove(0);
     let mut config = LiveConfig::of(live).unwrap();
     config.set_nics(&step.nics).unwrap();
-    let refitted = config
+    let reloaded_worker = config
         .worker_with_nics(0, domain, driver, &step.added)
         .unwrap();
-    let nics = refitted.nics;
+    let nics = reloaded_worker.nics;
     let driver = DriverConfig {
         nics,
         ..driver.clone()
@@ -214,7 +222,7 @@ fn refitted(
         nics,
         ..live.clone()
     };
-    (live, refitted.domain, driver)
+    (live, reloaded_worker.domain, driver)
 }
 
 /// Returns the slots of the rings of the NIC `x` and its first frame; asserts that the driver's
@@ -238,27 +246,30 @@ fn socket(domain: &DomainSpec, driver: &DriverConfig) -> (u32, u32) {
 fn rings_of_an_added_socket_follow_the_guests() {
     let before = format!("{TAP}{FILE}");
     let (worker, driver_config, _) = running(&before);
-    let there = live(&before);
+    let present = live(&before);
     let end = crate::live::guests_end(worker.window_slots);
     let with = format!("{TAP}{FILE}{XDP}");
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &with);
     let (rings, behind_two) = socket(&worker, &driver_config);
     assert_eq!(rings, end);
 
-    // A NIC that stays keeps its rings; its buffers follow those of the NICs before it.
-    let (there, worker, driver_config) =
-        refitted(&there, (&worker, &driver_config), &format!("{FILE}{XDP}"));
+    // A remaining NIC keeps its rings. Its buffers follow those of the NICs before it.
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &format!("{FILE}{XDP}"));
     let (rings, behind_one) = socket(&worker, &driver_config);
     assert_eq!(rings, end);
     assert!(behind_one < behind_two, "{behind_one} {behind_two}");
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &with);
     assert_eq!(socket(&worker, &driver_config), (end, behind_one));
 
-    // It is removed, and a new one replaces it.
-    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &before);
+    // The socket is removed, and a new one replaces it.
+    let (present, worker, driver_config) =
+        reloaded_worker(&present, (&worker, &driver_config), &before);
     let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
     assert!(!worker.devices.iter().any(is_xdp));
-    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    let (_, worker, driver_config) = reloaded_worker(&present, (&worker, &driver_config), &with);
     assert_eq!(socket(&worker, &driver_config).0, end);
 }
 
@@ -272,14 +283,14 @@ fn a_few_sockets_can_be_added_to_those_of_the_file() {
         (0..count).map(one).collect::<String>() + &file
     };
     let (_, worker, driver_config) =
-        refitted(&live(&file), (&worker, &driver_config), &more(8, 4096));
+        reloaded_worker(&live(&file), (&worker, &driver_config), &more(8, 4096));
     assert_eq!(socket(&worker, &driver_config), (0, 0));
     let rings = worker.devices.iter().filter_map(|device| match device {
         Device::Xdp(xdp) => Some(xdp.rings_slot),
         _ => None,
     });
     let places: std::collections::BTreeSet<u32> = rings.collect();
-    assert_eq!(places.len(), 9, "each has a place of its own: {places:?}");
+    assert_eq!(places.len(), 9, "each has a separate place: {places:?}");
 
     let (worker, driver_config, mut config) = running(&file);
     let step = against(&live(&file), &more(1, 65_536))
@@ -297,7 +308,7 @@ fn a_few_sockets_can_be_added_to_those_of_the_file() {
 }
 
 #[test]
-fn cables_can_be_added_and_files_only_removed() {
+fn cables_can_be_added_pcap_only_removed() {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let slower = FILE.replacen("delay_us = 4", "delay_us = 5", 1);
     let changed = "NIC wire: `delay_us`: 4 → 5".to_owned();
@@ -307,7 +318,7 @@ fn cables_can_be_added_and_files_only_removed() {
 
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"r\"\nwrite = \"w\"\n";
     let with = format!("{pcap}{FILE}");
-    // It stays when others are added.
+    // The `pcap` NIC remains when others are added.
     let is_added = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
     assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [is_added]);
     let step = against(&live(&with), FILE).unwrap().nics.remove(0);
