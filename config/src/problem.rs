@@ -157,7 +157,7 @@ impl SourceInfo {
     ///
     /// # Errors
     ///
-    /// Returns all findings, if there are any.
+    /// Returns the findings as mistakes, if any exist.
     pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
         let problem = |finding| Problem::new(finding, &self.lines);
         Problems::or(found.into_iter().map(problem).collect(), ())
@@ -209,7 +209,7 @@ impl fmt::Display for Problem {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Returns `value`, or the mistakes if there are any.
+    /// Returns `value` if the list is empty, otherwise the mistakes.
     pub(crate) fn or<T>(mut list: Vec<Problem>, value: T) -> Result<T, Self> {
         if list.is_empty() {
             return Ok(value);

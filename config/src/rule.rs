@@ -35,11 +35,11 @@ pub enum RuleDirection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleState {
-    /// It may begin a flow.
+    /// The frame may begin a flow.
     New,
-    /// It belongs to a flow that was admitted.
+    /// The frame belongs to an admitted flow.
     Established,
-    /// It belongs to a flow of this kind, like an ICMP error.
+    /// The frame concerns an admitted flow, like an ICMP error.
     Related,
 }
 
@@ -92,7 +92,7 @@ pub struct FirewallRule {
     /// The EtherType after VLAN tags; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
-    /// The IP protocol; `None`: any frame, even one without IP.
+    /// The IP protocol; `None`: any, and frames without IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<IpProtocol>,
     /// The source; `None`: any.

@@ -36,8 +36,8 @@ pub(crate) fn flow_pages(config: &Config) -> u32 {
     domain::flow_table_pages(driver.flows).saturating_mul(driver.flow_tables)
 }
 
-/// Number of pages for frames from the guest if packets of 64 KB are possible. Half of them hold
-/// two such packets.
+/// Number of pages for frames from the guest if packets of 64 KB are possible. Half of these pages
+/// hold two such packets.
 const FROM_GUEST_PAGES_TSO: u32 = 64;
 
 /// Returns a sum, or the maximum if it is larger.

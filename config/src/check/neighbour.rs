@@ -19,7 +19,7 @@ pub(super) fn gateway(
 }
 
 /// Returns why a router with address `via` is not a neighbour of a station with these addresses,
-/// and a remedy; `None` if it is a neighbour. The text continues a sentence that begins with the
+/// and a remedy; `None` if it is a neighbour. The text completes a sentence whose subject is the
 /// address.
 pub(super) fn non_neighbour_reason(
     addresses: &[Cidr],

@@ -43,7 +43,7 @@ fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
     to.push('}');
 }
 
-/// Quotes a text; escapes every character that is not plain by its number.
+/// Quotes a text, and writes special and control characters as escapes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

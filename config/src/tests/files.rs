@@ -1,4 +1,4 @@
-//! A configuration in several files.
+//! Tests of a configuration in several files.
 
 use super::*;
 
