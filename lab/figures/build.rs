@@ -1,5 +1,5 @@
-//! Passes the commit of the git checkout to the crate at build time, because a program that was
-//! copied elsewhere cannot determine it.
+//! Passes the commit of the git checkout to the crate at build time. A program that was copied
+//! elsewhere cannot determine it.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn main() {
     let names = ["HEAD", "packed-refs"].into_iter().map(str::to_owned);
     for name in names.chain(branch) {
         let path = git(&["rev-parse", "--git-path", &name]);
-        // If a path did not exist, Cargo would rebuild the crate every time.
+        // If a path does not exist, Cargo rebuilds the crate every time.
         if let Some(path) = path.filter(|path| Path::new(path).exists()) {
             println!("cargo:rerun-if-changed={path}");
         }

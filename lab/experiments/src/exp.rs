@@ -1,4 +1,4 @@
-//! The command `exp`: the registry of studies, and how it runs one.
+//! The command `exp`: the registry of studies, and the run of a study.
 
 use crate::html::Flames;
 use crate::plan::Adjustment;
@@ -24,7 +24,7 @@ struct Embedded {
 }
 
 /// Studies whose plans differ in form from those of [`base`].
-const OWN_FORM: [Embedded; 6] = [
+const OTHER_STUDIES: [Embedded; 6] = [
     Embedded {
         name: attach::NAME,
         text: attach::TEXT,
@@ -64,7 +64,7 @@ fn studies() -> impl Iterator<Item = Embedded> {
         text,
         open: Base::open,
     });
-    of_one_form.into_iter().chain(OWN_FORM)
+    of_one_form.into_iter().chain(OTHER_STUDIES)
 }
 
 /// Returns the names of all plans.
@@ -73,7 +73,7 @@ pub fn names() -> Vec<&'static str> {
     studies().map(|study| study.name).collect()
 }
 
-/// Opens the study with this name, with command-line options applied.
+/// Opens the study of this name, and applies command-line options.
 fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     if name.ends_with(".toml") {
         return of_file(name, by);
@@ -87,7 +87,7 @@ fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     (study.open)(study.text, by)
 }
 
-/// Opens a plan file of the user, in the form of `base`.
+/// Opens a user's plan file, which has the form of `base`.
 fn of_file(path: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
     let wrong = |why: String| Failure::Usage(format!("{path}: {why}"));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -107,10 +107,10 @@ pub struct ExpArgs {
     pub out: Option<PathBuf>,
 }
 
-/// Runs a plan; stores and prints its figures.
+/// Runs a plan, and stores and prints its figures.
 ///
 /// # Errors
-/// [`Failure`]s carry their exit status; see [`figures::exit_code`].
+/// A [`Failure`] has an exit status; see [`figures::exit_code`].
 pub fn run(args: &ExpArgs) -> anyhow::Result<()> {
     interrupt::watch();
     let study = find(&args.plan, &args.adjustment)?;
@@ -144,9 +144,9 @@ pub fn run(args: &ExpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the ratios with those of an earlier run in the folder, if that ran the same plan for as
-/// long on the same kind of processor. Marks those that differ, and returns the commit of the
-/// earlier run.
+/// Compares the ratios with those of an earlier run in the folder, if that run had the same plan,
+/// length and kind of processor. Marks ratios that differ, and returns the commit of the earlier
+/// run.
 fn beside_before(
     folder: &Path,
     study: &dyn Study,

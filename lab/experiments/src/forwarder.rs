@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of frames taken from one side before the turn of the other.
+/// Maximum number of frames read from one side before the other side is served.
 const BUDGET: u32 = 64;
 
 /// Buffer size, bytes: more than a virtio-net header and a segment.
@@ -51,7 +51,7 @@ pub fn side_with_segments(ifname: &str, netns: &Path, address: Option<String>) -
 pub struct ForwarderSpec {
     /// The two sides.
     pub taps: [Tap; 2],
-    /// Core of the process. Unset: any.
+    /// Core of the process; `None`: any.
     pub cpu: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Forwarder {
     /// Starts the process. Both TAPs are up when this returns.
     ///
     /// # Errors
-    /// If a TAP cannot be created.
+    /// A TAP cannot be created.
     pub fn start(spec: &ForwarderSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
@@ -93,7 +93,7 @@ impl Forwarder {
     /// Returns the counters.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn counters(&mut self) -> anyhow::Result<Counters> {
         let answer = self.child.ask("mark", Duration::from_secs(30))?;
         Ok(serde_json::from_value(answer)?)
@@ -110,7 +110,7 @@ struct Tally {
 /// Runs the helper process.
 ///
 /// # Errors
-/// If a TAP cannot be opened or the core cannot be used.
+/// A TAP cannot be opened or the core cannot be used.
 pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
     if let Some(cpu) = spec.cpu {
         pin(cpu)?;

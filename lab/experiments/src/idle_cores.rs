@@ -3,7 +3,7 @@
 //!
 //! A spinning thread of the idle class would have the same effect, with two disadvantages. Where
 //! the kernel preempts lazily, a woken task waits for that thread until the next tick, up to 4 ms.
-//! And softirqs that interrupt the thread would count as its time.
+//! Also, the time of softirqs that interrupt the thread would be charged to it.
 
 use anyhow::Context as _;
 use figures::Failure;
@@ -17,7 +17,7 @@ const IDLE: &str = "/sys/devices/system/cpu";
 /// Name of the idle state that polls.
 const POLL: &str = "POLL";
 
-/// Idle state of the cores. They halt by default, and again after this has been dropped.
+/// Idle state of the cores. They halt by default, and again after this value is dropped.
 #[derive(Debug, Default)]
 pub struct IdleCores {
     request: Option<File>,
@@ -54,7 +54,7 @@ impl IdleCores {
     /// Keeps the cores awake, or lets them halt.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses.
     pub fn set(&mut self, awake: bool) -> anyhow::Result<()> {
         self.request = None;
         if awake {

@@ -7,10 +7,10 @@ use figures::Failure;
 use figures::helper::{parse, report};
 
 /// Runs a helper: `internal <load|ns|forward|probe|soak|attaches|guests|vms> [JSON]`. Returns only
-/// if it could not start.
+/// if the helper could not start.
 ///
 /// # Errors
-/// If the arguments are invalid or the helper fails.
+/// The arguments are invalid or the helper fails.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     report(dispatch(args))
 }

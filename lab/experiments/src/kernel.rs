@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 /// Runs a program and returns its output.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the package name if it is not installed; [`Failure::Failed`] with
-/// its error output if it fails.
+/// [`Failure::CannotRun`] with the package name if the program is not installed;
+/// [`Failure::Failed`] with its error output if it fails.
 pub fn run(words: &[&str]) -> anyhow::Result<String> {
     let (program, args) = words.split_first().context("no command")?;
     let output = Command::new(program)

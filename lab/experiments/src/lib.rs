@@ -4,7 +4,7 @@
 //! namespaces ([`load`]), the baselines' forwarder ([`forwarder`]), and a running machine through
 //! its command-line client. `README.md` beside the sources describes measurements and methods.
 //!
-//! A figure is produced in these steps. A plan ([`plan`]) names columns. Each column becomes a lane
+//! A figure is computed in these steps. A plan ([`plan`]) names columns. Each column becomes a lane
 //! ([`lane`]), a path between a wire and a guest with its loads. A study ([`studies`]) opens
 //! windows on the lanes in turn and reads exact CPU times around each ([`figures::measure`]). The
 //! samples are stored by configuration and round ([`runner`]). Medians, intervals and verdicts

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Interface name of every guest.
 const IFNAME: &str = "gw0";
 /// A port without a listener. The neighbour's kernel answers with an ICMP error.
-const DEAD_PORT: u16 = 9;
+const CLOSED_PORT: u16 = 9;
 /// Timeout for the neighbour's answer.
-const ANSWER: Duration = Duration::from_millis(200);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Returns the address of a neighbour.
 fn neighbour(number: u8) -> IpAddr {
@@ -63,8 +63,8 @@ impl GuestPlace {
         let no_namespace =
             |error| Failure::CannotRun(format!("cannot create a network namespace: {error}"));
         let namespace = netns::Namespace::new().map_err(no_namespace)?;
-        // The open file lists the interfaces of this namespace, whatever the namespace of its
-        // reader.
+        // The open file lists the interfaces of this namespace even if its reader is in another
+        // one.
         let interfaces = namespace.enter(|| File::open("/proc/thread-self/net/dev"))??;
         Ok(Self {
             namespace,
@@ -75,7 +75,7 @@ impl GuestPlace {
     /// Returns whether the guest's interface exists.
     ///
     /// # Errors
-    /// If the list cannot be read.
+    /// The list cannot be read.
     pub(crate) fn has_interface(&self) -> anyhow::Result<bool> {
         let mut text = [0; 4096];
         let count = self.interfaces.read_at(&mut text, 0)?;
@@ -86,12 +86,12 @@ impl GuestPlace {
     /// Returns whether the first neighbour is reachable from here.
     ///
     /// # Errors
-    /// If the namespace cannot be entered.
+    /// The namespace cannot be entered.
     pub(crate) fn reaches_neighbour(&self) -> anyhow::Result<bool> {
         let ask = || -> std::io::Result<usize> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-            socket.set_read_timeout(Some(ANSWER))?;
-            socket.connect((neighbour(1), DEAD_PORT))?;
+            socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+            socket.connect((neighbour(1), CLOSED_PORT))?;
             socket.send(&[0])?;
             socket.recv(&mut [0])
         };
@@ -127,7 +127,7 @@ impl ManyGuests {
     /// of the driver domain.
     ///
     /// # Errors
-    /// If namespaces cannot be created, or the machine does not start.
+    /// Namespaces cannot be created, or the machine does not start.
     pub(crate) fn start(what: &str, driver: &str) -> anyhow::Result<Self> {
         let neighbours = [
             NamedNamespace::new("neighbour")?,
@@ -152,7 +152,7 @@ impl ManyGuests {
     /// Returns the number of interfaces in the neighbours' namespaces.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// They cannot be read.
     pub(crate) fn interfaces(&self) -> anyhow::Result<usize> {
         let mut count = 0;
         for neighbour in &self.neighbours {
@@ -177,7 +177,7 @@ impl ManyGuests {
     /// Attaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// If the guest cannot be attached.
+    /// The guest cannot be attached.
     pub(crate) fn attach(&self, number: usize, home: &GuestPlace) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.attach(home.guest(number))?;
@@ -187,7 +187,7 @@ impl ManyGuests {
     /// Detaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// If the guest does not exist, or part of it remains.
+    /// The guest does not exist, or part of it remains.
     pub(crate) fn detach(&self, number: usize) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.detach(&guest_name(number))?;
@@ -197,17 +197,17 @@ impl ManyGuests {
     /// Returns the status of the guest `number`, or `None` if it does not exist.
     ///
     /// # Errors
-    /// If the manager does not answer.
+    /// The manager does not answer.
     pub(crate) fn guest(&self, number: usize) -> anyhow::Result<Option<DomainStatus>> {
         let (name, status) = (guest_name(number), self.machine.status()?);
         let mut domains = status.domains.into_iter();
         Ok(domains.find(|domain| domain.name == name))
     }
 
-    /// Stops the machine. The namespaces of the neighbours end with it.
+    /// Stops the machine and removes the namespaces of the neighbours.
     ///
     /// # Errors
-    /// If it does not stop in time.
+    /// It does not stop in time.
     pub(crate) fn down(self) -> anyhow::Result<()> {
         self.machine.down()
     }

@@ -1,7 +1,7 @@
 //! Network namespaces, each held open by a helper process and removed with it.
 //!
-//! The helper also runs commands and writes kernel settings inside its namespace, so no mount or
-//! name is needed outside.
+//! The helper also runs commands and writes kernel settings inside its namespace, so the namespace
+//! needs no mount and no name.
 
 use crate::kernel;
 use anyhow::Context as _;
@@ -28,15 +28,15 @@ enum Order {
     Write(PathBuf, String),
 }
 
-const WAIT: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl NamedNamespace {
     /// Creates an empty namespace.
     ///
     /// # Errors
-    /// If this user may not create namespaces.
+    /// This user may not create namespaces.
     pub fn new(name: &str) -> anyhow::Result<Self> {
-        let holder = LineChild::start(name, helper::own("ns")?, WAIT)?;
+        let holder = LineChild::start(name, helper::own("ns")?, REPLY_TIMEOUT)?;
         Ok(Self { holder })
     }
 
@@ -46,8 +46,8 @@ impl NamedNamespace {
         PathBuf::from(format!("/proc/{}/ns/net", self.holder.pid()))
     }
 
-    /// Returns the process that holds the namespace open; `ip link … netns PID` refers to the
-    /// namespace by it.
+    /// Returns the process that holds the namespace open. `ip link … netns PID` refers to the
+    /// namespace by this process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.holder.pid()
@@ -56,7 +56,7 @@ impl NamedNamespace {
     /// Runs a program inside and returns its output.
     ///
     /// # Errors
-    /// If the program does not exist, or fails; with its error output.
+    /// The program does not exist, or fails. The error has its error output.
     pub fn run(&mut self, command: &[&str]) -> anyhow::Result<String> {
         let words = command.iter().map(|&word| word.to_owned()).collect();
         self.order(&Order::Run(words))
@@ -66,7 +66,7 @@ impl NamedNamespace {
     /// Writes a kernel setting as seen from inside.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// The file cannot be written.
     pub fn write(&mut self, path: &str, value: &str) -> anyhow::Result<()> {
         self.order(&Order::Write(path.into(), value.to_owned()))
             .with_context(|| format!("{value} > {path}"))
@@ -74,7 +74,9 @@ impl NamedNamespace {
     }
 
     fn order(&mut self, order: &Order) -> anyhow::Result<String> {
-        let answer = self.holder.ask(&serde_json::to_string(order)?, WAIT)?;
+        let answer = self
+            .holder
+            .ask(&serde_json::to_string(order)?, REPLY_TIMEOUT)?;
         Ok(answer
             .get("out")
             .and_then(Value::as_str)
@@ -86,7 +88,7 @@ impl NamedNamespace {
 /// Moves this thread into the namespace to which a file refers.
 ///
 /// # Errors
-/// If the file cannot be opened, or this user may not enter.
+/// The file cannot be opened, or this user may not enter the namespace.
 pub fn enter(path: &Path) -> anyhow::Result<()> {
     let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -96,14 +98,14 @@ pub fn enter(path: &Path) -> anyhow::Result<()> {
 /// Runs the helper: creates a namespace, reports its creation, and executes commands.
 ///
 /// # Errors
-/// If this user may not create namespaces.
+/// This user may not create namespaces.
 pub fn main() -> anyhow::Result<()> {
     setup::unshare_net().map_err(|error| {
         Failure::CannotRun(format!("cannot create a network namespace: {error}"))
     })?;
     setup::loopback_up()?;
-    // A mount namespace with a separate /sys is needed, because /sys/class/net shows the namespace
-    // of the process that mounted it. If this fails, only settings below /sys are unavailable.
+    // /sys/class/net shows the namespace of the process that mounted it, so this needs a mount
+    // namespace with a separate /sys. If that fails, only settings below /sys are unavailable.
     let _no_settings = own_sysfs();
     for name in ["all", "default"] {
         // Router solicitations and duplicate address detection add noise to every figure. Disabling
@@ -114,7 +116,7 @@ pub fn main() -> anyhow::Result<()> {
     }
     helper::reply(&json!({"ready": true}));
     helper::serve(|line| {
-        Some(match obey(line) {
+        Some(match execute(line) {
             Ok(out) => json!({ "out": out }),
             Err(error) => json!({ "error": format!("{error:#}") }),
         })
@@ -136,7 +138,7 @@ fn own_sysfs() -> rustix::io::Result<()> {
     mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None)
 }
 
-fn obey(line: &str) -> anyhow::Result<String> {
+fn execute(line: &str) -> anyhow::Result<String> {
     match serde_json::from_str(line)? {
         Order::Run(words) => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -1,13 +1,13 @@
-//! A web server under an open load: nginx at a lane's guest, httperf at its wire. Each request has
-//! a separate connection. Connections are opened at a steady rate whether or not the server keeps
-//! up.
+//! A web server under an open load, with nginx at a lane's guest and httperf at its wire. Each
+//! request has a separate connection. httperf opens connections at a steady rate even if the server
+//! does not keep up.
 
 use crate::kernel;
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
 use crate::lane::ends::{GUEST, LaneEnds};
 use crate::lane::events::{self, PerfEvents};
-use crate::peers::process::{self, ForeignProgram, mortal};
+use crate::peers::process::{self, ForeignProgram, killed_with_parent};
 use crate::plan::Web;
 use anyhow::{Context as _, bail};
 use figures::measure::{CpuTimes, HostCpuTimes};
@@ -48,11 +48,11 @@ pub fn possible() -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct WebServer {
     program: ForeignProgram,
-    // The last field, so that the server ends before its files are deleted.
+    // This is the last field, so that the server stops before its files are deleted.
     _folder: TempDir,
 }
 
-/// Result at one rate.
+/// Result of a window at one rate.
 #[derive(Clone, Debug)]
 pub struct WebWindow {
     /// Figures by metric.
@@ -63,8 +63,8 @@ pub struct WebWindow {
 
 /// Returns a command that runs a program in the namespace of a process, on one core, with the same
 /// process id throughout.
-fn inside(holder: i32, core: usize, program: &str) -> Command {
-    let mut command = mortal("nsenter");
+fn command_in_namespace(holder: i32, core: usize, program: &str) -> Command {
+    let mut command = killed_with_parent("nsenter");
     command.arg(format!("--net=/proc/{holder}/ns/net")).args([
         "taskset",
         "-c",
@@ -78,7 +78,7 @@ impl WebServer {
     /// Starts a server with a file of `bytes` bytes.
     ///
     /// # Errors
-    /// If it does not listen; the error has its output.
+    /// The server does not listen. The error has its output.
     pub fn start(ends: &LaneEnds, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let here = folder.path();
@@ -86,15 +86,18 @@ impl WebServer {
         fs::write(here.join("file"), file)?;
         fs::write(here.join("nginx.conf"), settings(here))?;
         let errors = here.join("error.log");
-        let mut command = inside(ends.guest.pid(), cores.guest, "nginx");
+        let mut command = command_in_namespace(ends.guest.pid(), cores.guest, "nginx");
         command.arg("-e").arg(&errors);
         command.arg("-c").arg(here.join("nginx.conf"));
         let mut program = ForeignProgram::start(&mut command)?;
         let pid = program.pid();
         process::wait("nginx listens", || {
             if let Some(status) = program.0.try_wait()? {
-                let said = fs::read_to_string(&errors).unwrap_or_default();
-                bail!(Failure::Failed(format!("nginx: {status}: {}", said.trim())));
+                let output = fs::read_to_string(&errors).unwrap_or_default();
+                bail!(Failure::Failed(format!(
+                    "nginx: {status}: {}",
+                    output.trim()
+                )));
             }
             Ok(listens(pid))
         })?;
@@ -102,10 +105,10 @@ impl WebServer {
         Ok(Self { program, _folder })
     }
 
-    /// Requests the file at this rate for this time, then waits for outstanding requests.
+    /// Requests the file at this rate for this time, and waits for outstanding requests.
     ///
     /// # Errors
-    /// If the client cannot run, or the user asked to stop.
+    /// The client cannot run, or the user interrupted the run.
     pub fn window(
         &self,
         lane: &Lane,
@@ -115,7 +118,7 @@ impl WebServer {
         tsc_hz: u64,
     ) -> anyhow::Result<WebWindow> {
         let connections = (f64::from(offered) * length.as_secs_f64()).ceil().max(1.0) as u64;
-        let mut command = inside(lane.ends().wire.pid(), cores.wire, "httperf");
+        let mut command = command_in_namespace(lane.ends().wire.pid(), cores.wire, "httperf");
         command
             .args(["--hog", "--uri", "/file", "--num-calls", "1"])
             .args(["--server", &GUEST.to_string()])
@@ -135,18 +138,18 @@ impl WebServer {
                 break status;
             }
             if began.elapsed() > most {
-                bail!(Failure::Failed("httperf does not end".to_owned()));
+                bail!(Failure::Failed("httperf does not exit".to_owned()));
             }
             interrupt::sleep(Duration::from_millis(10))?;
         };
         let cpu_ns = CpuTimes::read(&parts).since(&cpu);
         let events = events.end();
         let disturbed = HostCpuTimes::read().disturbed_since(machine);
-        let mut said = String::new();
+        let mut output = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
-        out.read_to_string(&mut said)?;
+        out.read_to_string(&mut output)?;
         let output =
-            HttperfOutput::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
+            HttperfOutput::of(&output).with_context(|| format!("httperf: {status}: {output}"))?;
         let mut figures = output.figures();
         if output.replies > 0.0 {
             let per_ns = tsc_hz as f64 / 1e9;
@@ -171,7 +174,7 @@ fn listens(pid: i32) -> bool {
     program.ends_with("nginx") && sockets.contains(&listener)
 }
 
-/// Settings: one process, no keep-alive, no files outside `here`.
+/// Returns the server's settings: one process, no keep-alive, no files outside `here`.
 fn settings(here: &Path) -> String {
     let here = here.display();
     let mut text = format!(
@@ -196,15 +199,15 @@ struct HttperfOutput {
 }
 
 impl HttperfOutput {
-    fn of(said: &str) -> Option<Self> {
-        let total = said.lines().find(|line| line.starts_with("Total: "))?;
+    fn of(output: &str) -> Option<Self> {
+        let total = output.lines().find(|line| line.starts_with("Total: "))?;
         let time = |line: &&str| line.starts_with("Connection time [ms]: min");
-        let time = said.lines().find(time);
+        let time = output.lines().find(time);
         Some(Self {
-            connections: behind(total, "connections")?,
-            replies: behind(total, "replies")?,
-            seconds: behind(total, "test-duration").filter(|&seconds| seconds > 0.0)?,
-            median_ms: time.and_then(|line| behind(line, "median")),
+            connections: number_after(total, "connections")?,
+            replies: number_after(total, "replies")?,
+            seconds: number_after(total, "test-duration").filter(|&seconds| seconds > 0.0)?,
+            median_ms: time.and_then(|line| number_after(line, "median")),
         })
     }
 
@@ -222,7 +225,7 @@ impl HttperfOutput {
 }
 
 /// Returns the number after a word.
-fn behind(line: &str, word: &str) -> Option<f64> {
+fn number_after(line: &str, word: &str) -> Option<f64> {
     let mut words = line.split_whitespace().skip_while(|&found| found != word);
     words.nth(1)?.parse().ok()
 }
@@ -235,7 +238,7 @@ impl WebServers {
     /// Returns the server of a lane.
     ///
     /// # Errors
-    /// If it does not start.
+    /// It does not start.
     pub fn of(
         &mut self,
         number: usize,
@@ -256,7 +259,7 @@ impl WebServers {
 mod tests {
     use super::*;
 
-    const SAID: &str = "\
+    const OUTPUT: &str = "\
         Total: connections 400 requests 390 replies 380 test-duration 1.900 s\n\n\
         Connection rate: 210.5 conn/s (4.7 ms/conn, <=7 concurrent connections)\n\
         Connection time [ms]: min 0.2 avg 0.4 max 6.0 median 0.5 stddev 0.6\n\
@@ -264,12 +267,12 @@ mod tests {
 
     #[test]
     fn output_of_httperf_becomes_figures() {
-        let figures = HttperfOutput::of(SAID).unwrap().figures();
+        let figures = HttperfOutput::of(OUTPUT).unwrap().figures();
         assert_eq!(figures["replies"], 200.0);
         assert!((figures["unanswered"] - 0.05).abs() < 1e-9);
         assert_eq!(figures["connection_ms.p50"], 0.5);
         assert_eq!(HttperfOutput::of("httperf: no such host"), None);
-        let none = SAID.replace("replies 380", "replies 0");
+        let none = OUTPUT.replace("replies 380", "replies 0");
         let figures = HttperfOutput::of(&none).unwrap().figures();
         assert_eq!((figures["replies"], figures["unanswered"]), (0.0, 1.0));
         assert!(!figures.contains_key("connection_ms.p50"));

@@ -1,7 +1,7 @@
-//! Lanes with real sockets. The tests need the right to create namespaces and TAPs, and skip every
-//! case without it.
+//! Tests of lanes with real sockets. They need the right to create namespaces and TAPs, and skip
+//! every case if they do not have it.
 //!
-//! They do not use libtest's harness, because the helper processes are this program itself.
+//! They do not use libtest's harness, because this program is also that of the helper processes.
 
 use anyhow::Context as _;
 use experiments::lane::build::OnWire;
@@ -19,15 +19,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, skip};
+use testing::{TIMEOUT, skip};
 
 const TIMES: Times = Times {
     warm_up: Duration::from_millis(50),
     window: Duration::from_millis(200),
 };
 
-/// Environment variable that is set if machines have a private runtime directory.
-const OWN_PLACE: &str = "GRANTWAY_TEST_OWN_PLACE";
+/// Name of the environment variable that is set if machines have a private runtime directory.
+const PRIVATE_RUNTIME: &str = "GRANTWAY_TEST_OWN_PLACE";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -40,8 +40,8 @@ fn main() -> ExitCode {
     if args.iter().any(|word| word == "--list") {
         return ExitCode::SUCCESS;
     }
-    if std::env::var_os(OWN_PLACE).is_none() {
-        return in_own_place();
+    if std::env::var_os(PRIVATE_RUNTIME).is_none() {
+        return with_private_runtime();
     }
     let cores = Cores::choose();
     let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 10] = [
@@ -95,11 +95,11 @@ fn main() -> ExitCode {
 
 /// Runs the tests again with a private runtime directory for machines. Otherwise a profiler that
 /// runs at the same time would find the machines and query their domains.
-fn in_own_place() -> ExitCode {
+fn with_private_runtime() -> ExitCode {
     let run = || -> anyhow::Result<bool> {
         let folder = tempfile::tempdir()?;
         let mut command = std::process::Command::new(std::env::current_exe()?);
-        let command = command.env(OWN_PLACE, "1");
+        let command = command.env(PRIVATE_RUNTIME, "1");
         let command = command.env(client::RUNTIME_DIR_VAR, folder.path());
         Ok(command.status()?.success())
     };
@@ -113,7 +113,7 @@ fn in_own_place() -> ExitCode {
     }
 }
 
-/// Returns `None` for a lane that this user may not set up.
+/// Converts the failure to set up a lane without the required rights to `None`.
 fn allowed(lane: anyhow::Result<Lane>) -> anyhow::Result<Option<Lane>> {
     match lane {
         Ok(lane) => Ok(Some(lane)),
@@ -145,10 +145,10 @@ fn namespaces_end() -> anyhow::Result<()> {
 }
 
 /// Returns the figures of a stream's window in which every domain's ledger closes as the
-/// specification promises. A short window beside other programs may miss that; the test fails if no
-/// window closes within ten times the error. Lanes without a machine have no ledgers.
+/// specification promises. A short window beside other programs may miss that, so the test fails
+/// only if no window closes within ten times the error. Lanes without a machine have no ledgers.
 fn closing(lane: &mut Lane, direction: PayloadDirection) -> anyhow::Result<BTreeMap<String, f64>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let stream = window_of(lane, Workload::Stream, direction)?;
         let closures = || {
@@ -166,14 +166,14 @@ fn closing(lane: &mut Lane, direction: PayloadDirection) -> anyhow::Result<BTree
     }
 }
 
-/// Returns the figures of the first window with traffic, because earlier windows may end before the
-/// load gets a CPU.
+/// Returns the figures of the first window with traffic. Earlier windows may end before the load
+/// runs.
 fn window_of(
     lane: &mut Lane,
     workload: Workload,
     direction: PayloadDirection,
 ) -> anyhow::Result<BTreeMap<String, f64>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let window = lane.window(workload, direction, TIMES)?;
         let carried = window.mark.bytes > 0 || window.mark.operations > 0;
@@ -219,8 +219,8 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
         else {
             return Ok(());
         };
-        // Wait until the stream is fast, because the first window may end before that.
-        let end = Instant::now() + PATIENCE;
+        // The first windows may end before the stream is fast.
+        let end = Instant::now() + TIMEOUT;
         loop {
             let window = lane.window(Workload::Stream, PayloadDirection::ToGuest, TIMES)?;
             let mark = window.mark;
@@ -294,7 +294,7 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
             let Some(mut lane) = allowed(made)? else {
                 continue;
             };
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             loop {
                 let window = lane.window(Workload::Stream, PayloadDirection::FromGuest, TIMES)?;
                 let mark = window.mark;
@@ -310,7 +310,7 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// If the core is killed, the machine ends, and the process that started it removes its files in
+/// If the core is killed, the machine stops, and the process that started it removes its files in
 /// the runtime directory.
 fn killed(cores: Cores) -> anyhow::Result<()> {
     if let Err(error) = client::daemon_path() {
@@ -345,7 +345,7 @@ fn killed(cores: Cores) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The machine, if its programs were built beside this one.
+/// Checks the machine, if its programs were built beside this one.
 fn machine(cores: Cores) -> anyhow::Result<()> {
     if let Err(error) = client::daemon_path() {
         skip::<()>(error);
@@ -373,8 +373,8 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
     device_domains(cores)
 }
 
-/// Both a guest and the driver domain itself receive from a NIC with a device domain at its rate.
-/// The device's cycles are in no total.
+/// A guest and the driver domain itself receive from a NIC with a device domain at its rate. The
+/// device's cycles are in no total.
 fn device_domains(cores: Cores) -> anyhow::Result<()> {
     const GBPS: f64 = 0.05;
     let speed = WireSpeed::try_from(GBPS.to_string()).map_err(anyhow::Error::msg)?;
@@ -407,7 +407,7 @@ fn device_domains(cores: Cores) -> anyhow::Result<()> {
         ];
         let sum: f64 = parts.map(cycles).iter().sum();
         anyhow::ensure!((sum / cycles("total") - 1.0).abs() < 1e-6, "{stream:?}");
-        // A window may also read what queues held before it.
+        // A window may also read data that queues held before it.
         anyhow::ensure!(stream["throughput"] < 4.0 * GBPS, "{stream:?}");
     }
     Ok(())

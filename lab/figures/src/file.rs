@@ -9,7 +9,7 @@ use std::path::Path;
 /// interrupted, the old file remains. A device or a pipe is written directly.
 ///
 /// # Errors
-/// If the file cannot be written. The error states the path and the cause.
+/// The file cannot be written. The error states the path and the cause.
 pub fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<()>,
@@ -26,7 +26,7 @@ pub fn replace(
     let file = File::create(&part).with_context(wrong)?;
     let done = written(file, write).and_then(|()| Ok(fs::rename(&part, path)?));
     if done.is_err() {
-        // The earlier error is reported, which is more specific than one from the removal.
+        // The earlier error is reported, because it is more specific than one from the removal.
         let _left = fs::remove_file(&part);
     }
     done.with_context(wrong)

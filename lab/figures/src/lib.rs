@@ -1,6 +1,6 @@
 //! Figures: measurement, estimation, comparison and output. Experiments, the profiler and `cargo
-//! xtask compare` share this crate, so that a median, an interval or a table means the same in
-//! each. The crate [`tool`] handles exit statuses, Ctrl-C and helper processes.
+//! xtask compare` share this crate, so that a median, an interval or a table has the same meaning
+//! in each. The crate [`tool`] handles exit statuses, Ctrl-C and helper processes.
 //!
 //! | module | contents |
 //! |---|---|

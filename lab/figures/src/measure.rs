@@ -13,11 +13,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Returns the CPU time of a process in nanoseconds, including all current and exited threads, or
-/// `None` if it does not exist. Kernel threads are processes of one thread.
+/// `None` if the process does not exist. A kernel thread is a process of one thread.
 #[must_use]
 pub fn cpu_ns(pid: i32) -> Option<u64> {
-    // A clock id is the process id with three bits appended. A process id that is too large would
-    // therefore name another clock, and 0 means this process.
+    // A clock id is the process id with three bits appended. So a process id that is too large
+    // would select another clock, and 0 would select this process.
     if !(1..1 << 28).contains(&pid) {
         return None;
     }
@@ -62,7 +62,7 @@ pub fn kernel_threads(prefixes: &[&str]) -> Vec<i32> {
 /// Name of a part of the CPU time: the X of `cycles_per_byte.X`.
 pub type CpuPart = &'static str;
 
-/// CPU time of each part at one moment.
+/// CPU time of each part at one time.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimes {
     by_pid: BTreeMap<i32, (CpuPart, u64)>,
@@ -80,8 +80,8 @@ impl CpuTimes {
         Self { by_pid }
     }
 
-    /// Returns the nanoseconds of CPU time that each part has used since `earlier`. Counts only
-    /// processes that existed at both times.
+    /// Returns the CPU time of each part since `earlier`, nanoseconds. Includes only processes that
+    /// existed at both times.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> BTreeMap<CpuPart, u64> {
         let mut sums = BTreeMap::new();
@@ -104,7 +104,7 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct HostCpuTimes {
     all: u64,
     steal: u64,
-    /// Time in which CPUs were idle or waited for a disk.
+    /// Time for which CPUs were idle or waited for a disk.
     idle: u64,
     cpus: u32,
 }
@@ -179,18 +179,18 @@ pub fn cores() -> Vec<usize> {
     }
 }
 
-/// Pins this thread, and every thread that it starts later, to one core.
+/// Pins this thread and every thread that it starts later to one core.
 ///
 /// # Errors
-/// If the core does not exist.
+/// The core does not exist.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {
     pin_process(0, cpu)
 }
 
-/// Pins the thread `pid`, or this one for 0, to one core.
+/// Pins the thread `pid`, or this thread if `pid` is 0, to one core.
 ///
 /// # Errors
-/// If the core or the thread does not exist, or the thread may not be moved.
+/// The core or the thread does not exist, or the thread may not be moved.
 pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
@@ -204,14 +204,15 @@ pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Keeps a CPU busy until the process has used this much CPU time.
+    /// Keeps a CPU busy until the process has used `ns` nanoseconds of CPU time.
     fn burn(ns: u64) {
         let me = std::process::id().cast_signed();
         let end = cpu_ns(me).unwrap() + ns;
         while cpu_ns(me).unwrap() < end {}
     }
 
-    /// Other tests use CPU time in this process meanwhile, so there is no upper bound to check.
+    /// Other tests use CPU time in this process at the same time, so only a lower bound can be
+    /// checked.
     #[test]
     fn own_time_includes_exited_threads() {
         let me = std::process::id().cast_signed();
@@ -224,7 +225,7 @@ mod tests {
         assert!(!used.contains_key("receiver"));
     }
 
-    /// For a process that never had a second thread, /proc has the same figure.
+    /// For a process that never had a second thread, /proc states the same time.
     #[test]
     fn clocks_of_kernel_threads_match_the_scheduler() {
         let mut child = std::process::Command::new("cat")

@@ -1,4 +1,4 @@
-//! Metrics by name: units, descriptions, and which side of 1 is better.
+//! Units and descriptions of metrics by name, and the side of 1 on which a ratio is better.
 
 use crate::stats::ThresholdSide;
 
@@ -80,7 +80,8 @@ pub fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Describes a metric as text, with its unit and denominator: `ACKs per GB of payload`.
+/// Returns a description of a metric with its unit and denominator, such as `ACKs per GB of
+/// payload`.
 #[must_use]
 pub fn words(metric: &str) -> String {
     let (stem, part) = metric.split_once('.').unwrap_or((metric, ""));
@@ -122,7 +123,7 @@ pub fn words(metric: &str) -> String {
         "pages_reused" => "packets received per granted page",
         "packets_per_page_used" => "packets per page used",
         "granted_anew" => "pages granted anew per packet of 1514 bytes",
-        "hit_rate" => "uses that find their page granted, share of all",
+        "hit_rate" => "share of uses whose page was already granted",
         _ => "",
     };
     let words = match per_unit {
@@ -137,7 +138,7 @@ pub fn words(metric: &str) -> String {
         "p50" => "median".to_owned(),
         "p99" => "99th percentile".to_owned(),
         part => {
-            // The name may end in a class, as in `driver.class.copy`. Without one it means all
+            // The name may end in a class, as in `driver.class.copy`. Without a class it means all
             // classes.
             let part = part.strip_suffix(".*").unwrap_or(part);
             let (domain, rest) = part.split_once('.').unwrap_or((part, ""));

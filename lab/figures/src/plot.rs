@@ -35,11 +35,11 @@ const NUMBERS: i32 = 190;
 const BAR: RGBColor = RGBColor(66, 116, 166);
 const UNRESOLVED: RGBColor = RGBColor(170, 170, 170);
 
-/// Writes `FOLDER/PLAN.METRIC.svg` for every metric that several configurations have, and returns
-/// the paths.
+/// Writes `FOLDER/PLAN.METRIC.svg` for every metric of several configurations, and returns the
+/// paths.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// A file cannot be written.
 pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for metric in METRICS {
@@ -145,7 +145,7 @@ mod tests {
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         assert!(text.contains("poll&lt;&amp;&gt;"), "names are escaped");
         assert!(!text.contains("bridge-gro-on"));
-        // The first rectangle is the background, the others are bars. The larger value has the
+        // The first rectangle is the background, and the others are bars. The larger value has the
         // longer bar.
         let widths: Vec<i32> = text
             .split("<rect")

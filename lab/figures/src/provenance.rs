@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Congestion control of every load. The default differs between systems, and an algorithm that
-/// paces changes the measured throughput of the same path.
+/// paces packets changes the throughput of a path.
 pub const CONGESTION: &str = "cubic";
 
 /// Program, machine and conditions of a measurement.
@@ -51,13 +51,13 @@ impl Provenance {
             congestion_control: CONGESTION,
             pmu: "none: CPU time x TSC rate",
             placement,
-            root: rights(),
+            root: privileges(),
             page_bytes: abi::PAGE,
             quick,
         }
     }
 
-    /// Returns the provenance as a few lines of text for users.
+    /// Returns the provenance as text of a few lines, for users.
     #[must_use]
     pub fn text(&self) -> String {
         let rights = match self.root {
@@ -91,8 +91,8 @@ fn cpu_model(info: &str) -> Option<&str> {
 }
 
 /// Returns the privileges of this process. Root has full privileges only if all user ids are
-/// mapped, which a user namespace does not do.
-fn rights() -> &'static str {
+/// mapped, which is not the case in a user namespace.
+fn privileges() -> &'static str {
     if !rustix::process::geteuid().is_root() {
         return "no";
     }
@@ -104,8 +104,8 @@ fn rights() -> &'static str {
     }
 }
 
-/// Returns the commit of the checkout that contains the program, or otherwise of the checkout from
-/// which it was built, with a `+` if files were modified.
+/// Returns the commit of the checkout that contains the program, otherwise that of the checkout
+/// from which it was built. A `+` is appended if files were modified.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let folder = std::env::current_exe().ok()?;

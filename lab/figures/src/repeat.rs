@@ -1,4 +1,4 @@
-//! Compares a run with an earlier one: counts the ratios that it reproduces and marks the others.
+//! Compares a run with an earlier one, counts the ratios that it reproduces, and marks the others.
 
 use crate::report::Figure;
 use crate::stats;
@@ -8,12 +8,12 @@ use std::fmt;
 /// Text in the note of a figure whose interval does not overlap that of the earlier run.
 const DIFFERENCE_NOTE: &str = "the previous run differs";
 
-/// How many ratios of two runs agree.
+/// Agreement of the ratios of two runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repeated {
-    /// Number of ratios that both runs have.
+    /// Number of ratios in both runs.
     pub both: usize,
-    /// Number of these whose intervals overlap.
+    /// Number of these ratios whose intervals overlap.
     pub overlap: usize,
     /// Median width of the intervals of both runs, as a share of the ratio. Wide intervals overlap
     /// easily.
@@ -105,7 +105,7 @@ mod tests {
         let mut now = [
             figure("oi-da", name, 1.2, 1.4),
             figure("oi-bo", name, 1.3, 1.4),
-            // Absolute figures may differ from day to day; ratios should not.
+            // Absolute figures may differ from day to day, but ratios should not.
             figure("oi-xen", "throughput", 5.0, 6.0),
             figure("oi-new", name, 5.0, 6.0),
         ];

@@ -30,14 +30,14 @@ pub struct Figure {
     pub unit: &'static str,
     /// Number of samples.
     pub n: usize,
-    /// Coverage: the probability that the interval contains the true median. `None` without an
+    /// Coverage: the probability that the interval contains the true median; `None` without an
     /// interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub covers: Option<f64>,
     /// Verdict of a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ComparisonVerdict>,
-    /// Why the figure is not measurable, or what disturbed it.
+    /// Reason why the figure is not measurable or was disturbed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -110,7 +110,7 @@ pub fn config(column: &str, keys: &BTreeMap<String, String>) -> String {
 /// Prints provenance and figures as JSON lines.
 ///
 /// # Errors
-/// If standard output is closed.
+/// Standard output is closed.
 pub fn print_json(provenance: &Provenance, figures: &[Figure]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     write_json(&mut out, provenance, figures)?;
@@ -135,7 +135,7 @@ fn write_json(
     Ok(())
 }
 
-/// A figure as a line of JSON. The figures of a short run are marked, because they are not results.
+/// A figure as a line of JSON. Figures of a short run are marked, because they are not results.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -170,7 +170,7 @@ pub fn covered(figures: &[Figure]) -> String {
 pub fn missing(figures: &[Figure]) -> String {
     let mut printed = BTreeSet::new();
     let mut out = String::new();
-    // Comparisons are skipped: their sides are listed.
+    // Comparisons are skipped, because their sides are listed.
     let sides = figures.iter().filter(|f| {
         let compares = ["ratio.", "quotient.", "difference."];
         f.verdict == Some(ComparisonVerdict::NotMeasurable)
@@ -185,13 +185,13 @@ pub fn missing(figures: &[Figure]) -> String {
     out
 }
 
-/// Maximum number of different sample sizes in the line.
+/// Maximum number of different sample sizes that [`covered`] lists.
 const COVERAGES: usize = 4;
 
 /// Writes the lines of [`print_json`] to `FOLDER/PLAN.jsonl`, replacing the file of an earlier run.
 ///
 /// # Errors
-/// If the folder or file cannot be written.
+/// The folder or file cannot be written.
 pub fn save(
     folder: &Path,
     plan: &str,
@@ -206,7 +206,7 @@ pub fn save(
 /// Loads a file that [`save`] wrote. Returns the provenance as JSON, and the figures.
 ///
 /// # Errors
-/// If the file does not exist or is malformed.
+/// The file does not exist or is malformed.
 pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec<Figure>)> {
     let path = folder.join(format!("{plan}.jsonl"));
     let wrong = || path.display().to_string();
@@ -262,8 +262,8 @@ pub fn exact(value: f64) -> String {
     }
 }
 
-/// Formats a figure as a table cell: the median, the interval if there is one, and a mark if the
-/// figure is unresolved. The cell can wrap only before the interval.
+/// Formats a figure as a table cell, which has the median, the interval if it exists, and a mark if
+/// the figure is unresolved. The cell can wrap only before the interval.
 #[must_use]
 pub fn cell(figure: Option<&Figure>) -> String {
     let Some((figure, value)) = figure.and_then(|f| Some((f, f.value?))) else {
@@ -305,7 +305,7 @@ impl<'a> Index<'a> {
     }
 
     /// Returns the metrics of a configuration whose names start with `prefix`, sorted by name. The
-    /// returned names lack the prefix.
+    /// names are returned without the prefix.
     #[must_use]
     pub fn below(&self, config: &str, prefix: &str) -> Vec<(&'a str, &'a Figure)> {
         self.0

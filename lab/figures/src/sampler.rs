@@ -17,27 +17,27 @@ pub struct SamplerSpec {
     pub cpu: usize,
 }
 
-/// Answer to `stop`: counts since `start`.
+/// The answer to `stop`, with the counts since `start`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SampleCounts {
     /// Elapsed time, nanoseconds.
     pub ran_ns: u64,
-    /// Samples by CPU.
+    /// Number of samples by CPU.
     pub samples: BTreeMap<u32, u64>,
-    /// Records that the kernel could not write.
+    /// Number of records that the kernel could not write.
     pub lost: u64,
-    /// Addresses in all call stacks.
+    /// Number of addresses in all call stacks.
     pub frames: u64,
     /// CPU time of the profiler, nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// Answer to `calibrate`. The lists have one figure per pair of measurements, in nanoseconds.
+/// The answer to `calibrate`. The lists have one time per pair of measurements, nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// Cost of one sample of a session.
     pub sample_ns: Vec<f64>,
-    /// Addresses in the call stack of that sample.
+    /// Number of addresses in the call stack of that sample.
     pub frames: f64,
     /// Cost of one timer interrupt.
     pub interrupt_ns: Vec<f64>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Returns a listening socket. Its connections inherit its congestion control.
 ///
 /// # Errors
-/// If the address does not become available within a few seconds.
+/// The address does not become available within a few seconds.
 pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     // The kernel may still be running duplicate address detection for the address.
     let listener = retry(|| TcpListener::bind(address))
@@ -21,12 +21,12 @@ pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 /// Returns a connected socket.
 ///
-/// Sets the congestion control before the handshake. A connection that is established with an
-/// algorithm that paces (BBR, the default of some systems) stays paced, by a kernel timer for every
-/// burst, even if the algorithm changes later.
+/// Sets the congestion control before the handshake. If a connection is established with an
+/// algorithm that paces packets (BBR, the default of some systems), a kernel timer continues to
+/// pace every burst even if the algorithm changes later.
 ///
 /// # Errors
-/// If no socket answers within a few seconds.
+/// No socket answers within a few seconds.
 pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

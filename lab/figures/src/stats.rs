@@ -1,14 +1,14 @@
 //! Medians, their intervals and verdicts, as pure functions.
 //!
 //! The ends of an interval are order statistics of the samples. The coverage depends only on the
-//! number of samples, not on their distribution: the true median is below the k-th smallest of n
-//! samples if fewer than k of n fair coins show heads. Three samples cover at most 75 %, so their
-//! interval is not called a 95 % interval.
+//! number of samples, not on their distribution. The true median is below the k-th smallest of n
+//! samples with the probability of fewer than k heads in n tosses of a fair coin. Three samples
+//! cover at most 75 %, so their interval is not called a 95 % interval.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// From this number of samples on, the normal approximation replaces the binomial distribution.
+/// Number of samples from which the normal approximation replaces the binomial distribution.
 const NORMAL_MIN: usize = 1000;
 
 /// Coverage of intervals with six or more samples.
@@ -36,19 +36,19 @@ pub struct Estimate {
 pub enum ComparisonVerdict {
     /// The whole interval is on the expected side.
     SameSign,
-    /// The interval is within [`EQUIVALENCE`] of 1. In a comparison with a paper: the quotient's
-    /// interval is within [`ALIKE`], and both ratios are on the same side of 1.
+    /// The interval is within [`EQUIVALENCE`] of 1. In a comparison with a paper, the quotient's
+    /// interval is within [`EQUAL_QUOTIENTS`], and both ratios are on the same side of 1.
     Equal,
-    /// The paper has an effect, but this interval contains 1 and is within [`ALIKE`].
+    /// The paper has an effect, but this interval contains 1 and is within [`EQUAL_QUOTIENTS`].
     NoEffect,
-    /// The paper has no effect, but this interval is outside of [`ALIKE`], and not on the other
+    /// The paper has no effect, but this interval is outside of [`EQUAL_QUOTIENTS`], and not on the other
     /// side of 1.
     DiffersInSize,
     /// The whole interval is on the other side.
     Opposite,
     /// The interval contains the threshold, or something disturbed the rounds.
     Unresolved,
-    /// Both sides were measured, but the set-ups differ in what the ratio compares.
+    /// Both sides were measured, but the set-ups differ in the subject of the ratio.
     NotComparable,
     /// One side was not measured.
     NotMeasurable,
@@ -64,7 +64,7 @@ pub enum ThresholdSide {
     Below,
 }
 
-/// Returns the median of the finite samples, or NaN if there are none.
+/// Returns the median of the finite samples, or NaN without finite samples.
 #[must_use]
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
@@ -72,8 +72,8 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile_of_sorted(&sorted, 0.5)
 }
 
-/// Returns the samples at these ranks, which are shares of the number of samples. Each result is an
-/// actual sample, or NaN if there are none.
+/// Returns the samples at these ranks, which are shares of the number of samples. Each result is
+/// one of the samples, or NaN without samples.
 #[must_use]
 pub fn ranks<const N: usize>(samples: &[f64], shares: [f64; N]) -> [f64; N] {
     let mut sorted = samples.to_vec();
@@ -132,8 +132,8 @@ fn interval(n: usize) -> (usize, f64) {
         // Normal approximation: 1.96 standard deviations from the middle.
         return ((all / 2.0 - 0.98 * all.sqrt()) as usize, CONFIDENCE);
     }
-    // For n coins: the logarithm of the probability of exactly `heads` heads, and the probability
-    // of fewer.
+    // For n coins, these are the logarithm of the probability of exactly `heads` heads, and the
+    // probability of fewer heads.
     let (mut log, mut fewer) = (-all * std::f64::consts::LN_2, 0.0);
     let mut found = (0, 0.0);
     for heads in 0..n.div_ceil(2) {
@@ -148,8 +148,8 @@ fn interval(n: usize) -> (usize, f64) {
     found
 }
 
-/// Returns whether a ratio equals 1. This is an equivalence test: few or widely scattered samples
-/// do not pass it.
+/// Returns whether a ratio equals 1. This is an equivalence test, which few or widely scattered
+/// samples do not pass.
 #[must_use]
 pub fn is_equal(ratio: &Estimate) -> bool {
     ratio.n > 1 && ratio.lo >= 1.0 - EQUIVALENCE && ratio.hi <= 1.0 + EQUIVALENCE
@@ -164,7 +164,7 @@ pub fn compare(ratio: &Estimate, side: ThresholdSide) -> ComparisonVerdict {
     against(ratio, 1.0, side)
 }
 
-/// Returns the verdict on a figure that is expected on `side` of `threshold`. A figure on the
+/// Returns the verdict on a figure that is expected on `side` of `threshold`. A figure equal to the
 /// threshold meets it.
 #[must_use]
 pub fn against(figure: &Estimate, threshold: f64, side: ThresholdSide) -> ComparisonVerdict {
@@ -180,20 +180,20 @@ pub fn against(figure: &Estimate, threshold: f64, side: ThresholdSide) -> Compar
 }
 
 /// Range in which a quotient of two ratios counts as equal, and a ratio shows no effect.
-pub const ALIKE: std::ops::RangeInclusive<f64> = 0.80..=1.25;
+pub const EQUAL_QUOTIENTS: std::ops::RangeInclusive<f64> = 0.80..=1.25;
 
 /// The ratio of two configurations in a paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside {
+pub struct PublishedRatio {
     /// Ratio.
     pub ratio: f64,
     /// True if the paper calls the difference an effect although it is within [`EQUIVALENCE`].
     pub claimed: bool,
 }
 
-impl Beside {
-    /// Returns whether the paper has an effect: a ratio outside of [`EQUIVALENCE`], or a smaller
-    /// one that its text claims.
+impl PublishedRatio {
+    /// Returns whether the paper has an effect, that is a ratio outside of [`EQUIVALENCE`], or a
+    /// smaller one that its text claims.
     #[must_use]
     pub fn has_effect(self) -> bool {
         self.claimed || (self.ratio - 1.0).abs() > EQUIVALENCE
@@ -202,16 +202,18 @@ impl Beside {
 
 /// Returns the verdict on the quotient of our ratio and the paper's.
 ///
-/// The sign is decided first. If the paper has an effect and our interval is on its side of 1, the
-/// verdict is equal if the quotient's interval is within [`ALIKE`], and otherwise the same sign. On
-/// the other side the verdict is opposite. If our interval contains 1, the verdict is no effect if
-/// the interval is within [`ALIKE`], and otherwise unresolved. If the paper has no effect and our
-/// interval is outside of [`ALIKE`], the verdict is a difference in size, or opposite if the
-/// paper's ratio is on the other side of 1.
+/// The sign is decided first. Suppose that the paper has an effect. If our interval is on the
+/// paper's side of 1, the verdict is `Equal` if the quotient's interval is within [`EQUAL_QUOTIENTS`],
+/// otherwise `SameSign`. If our interval is on the other side, the verdict is `Opposite`. If our
+/// interval contains 1, the verdict is `NoEffect` if the interval is within [`EQUAL_QUOTIENTS`], otherwise
+/// `Unresolved`. If the paper has no effect and our interval is outside of [`EQUAL_QUOTIENTS`], the verdict
+/// is `DiffersInSize`, or `Opposite` if the paper's ratio is on the other side of 1.
 #[must_use]
-pub fn beside(quotient: &Estimate, paper: Beside) -> ComparisonVerdict {
+pub fn compare_with_paper(quotient: &Estimate, paper: PublishedRatio) -> ComparisonVerdict {
     let several = quotient.n > 1;
-    let alike = |[lo, hi]: [f64; 2]| several && ALIKE.contains(&lo) && ALIKE.contains(&hi);
+    let alike = |[lo, hi]: [f64; 2]| {
+        several && EQUAL_QUOTIENTS.contains(&lo) && EQUAL_QUOTIENTS.contains(&hi)
+    };
     let quotients = [quotient.lo, quotient.hi];
     let own = quotients.map(|quotient| quotient * paper.ratio);
     let [least, most] = own;
@@ -230,7 +232,10 @@ pub fn beside(quotient: &Estimate, paper: Beside) -> ComparisonVerdict {
     if alike(quotients) {
         return ComparisonVerdict::Equal;
     }
-    let side = match (most < *ALIKE.start(), least > *ALIKE.end()) {
+    let side = match (
+        most < *EQUAL_QUOTIENTS.start(),
+        least > *EQUAL_QUOTIENTS.end(),
+    ) {
         (true, _) => Ordering::Less,
         (_, true) => Ordering::Greater,
         _ => return ComparisonVerdict::Unresolved,
@@ -242,9 +247,9 @@ pub fn beside(quotient: &Estimate, paper: Beside) -> ComparisonVerdict {
     }
 }
 
-/// Returns the ratio of each round: `own[i] / other[i]` if both rounds have a figure and the
-/// divisor is not 0. Rounds with the same number were interleaved, so a disturbance of both cancels
-/// out.
+/// Returns the ratio of each round, `own[i] / other[i]`, if both rounds have a figure and the
+/// divisor is not 0. Rounds with the same number were interleaved, so that a disturbance of both is
+/// cancelled.
 #[must_use]
 pub fn ratios(own: &[Option<f64>], other: &[Option<f64>]) -> Vec<f64> {
     own.iter()

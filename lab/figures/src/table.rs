@@ -16,8 +16,8 @@ const NAMES: usize = 3;
 /// The line below a table's header.
 const HEADER_LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
 
-/// Formats a table that is at most 98 characters wide, with figures aligned right. A wider table is
-/// split into parts, one below the other. Each part repeats the columns that identify the rows.
+/// Formats a table that is at most 98 characters wide and has right-aligned figures. A wider table
+/// is split into parts, one below the other. Each part repeats the columns that identify the rows.
 #[must_use]
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let clean = |cell: &String| clean::line(cell).into_owned();
@@ -71,8 +71,8 @@ fn width_of(widths: &[u16], columns: &[usize]) -> u16 {
     })
 }
 
-/// Returns the number of leading columns that identify every row, or 1 if that takes more than
-/// `NAMES`.
+/// Returns the number of leading columns that identify every row, or 1 if more than `NAMES` are
+/// needed.
 fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     let tell_apart = |names: &usize| {
         let distinct: BTreeSet<&[String]> = rows
@@ -84,7 +84,7 @@ fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     (1..=NAMES.min(columns)).find(tell_apart).unwrap_or(1)
 }
 
-/// Returns the columns of each part: the first `names` columns, and as many others as fit.
+/// Returns the columns of each part: the first `names` columns, and others until the part is full.
 fn parts(widths: &[u16], names: usize) -> Vec<Vec<usize>> {
     let fresh: Vec<usize> = (0..names.min(widths.len())).collect();
     let mut parts = vec![fresh.clone()];

@@ -12,7 +12,7 @@ pub(super) const PLAN: &str = "demo";
 /// Column name in figures.
 pub(super) const COLUMN: &str = "grantway";
 
-/// Findings of a demonstration, for the report.
+/// Findings of a demonstration, which the report prints.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) figures: Vec<Figure>,
@@ -23,12 +23,12 @@ pub(super) struct Findings {
 }
 
 /// Queries the monitor for the memory that the driver domain can access.
-pub(super) fn look(running: &Running) -> anyhow::Result<DriverAccess> {
+pub(super) fn query_access(running: &Running) -> anyhow::Result<DriverAccess> {
     Ok(DriverAccess::of(&running.status()?, &running.audit()?))
 }
 
-/// Adds the monitor's figures, which belong to no direction.
-pub(super) fn add_reach(found: &mut Findings, up_ms: f64) {
+/// Adds the monitor's figures, which apply to both directions.
+pub(super) fn add_access(found: &mut Findings, up_ms: f64) {
     let access = &found.access;
     for (metric, value) in [
         ("grants.granted", access.granted as f64),

@@ -20,18 +20,18 @@ pub struct DemoArgs {
     pub json: bool,
     /// Take at most 15 seconds.
     pub quick: bool,
-    /// The NIC in memory that is used instead of TAPs, with TCP/IP inside the domains; `None`:
-    /// TAPs, if they are available.
+    /// The NIC in memory that replaces TAPs, with TCP/IP inside the domains; `None`: TAPs, if they
+    /// are available.
     pub nic: Option<MemoryNic>,
 }
 
 /// Runs the demonstration and prints its report.
 ///
 /// # Errors
-/// [`figures::Failure`]s carry their exit status; see [`figures::exit_code`].
+/// A [`figures::Failure`] has an exit status; see [`figures::exit_code`].
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    // Must precede the start of any thread, because only a single-threaded process can enter a user
-    // namespace.
+    // This precedes the start of any thread, because only a single-threaded process can enter a
+    // user namespace.
     let mut notes = Vec::new();
     match site::find(args.nic.is_some())? {
         site::NamespaceSite::Here => {}

@@ -1,13 +1,13 @@
-//! The demonstration without TAPs: a wire in memory with a TCP/IP station at its far end, inside
-//! the driver domain or that of the NIC's device, and a TCP/IP stack inside the guest domain. The
-//! loads are programs of these stations, which run one after the other and report through the
-//! domains' counters.
+//! The demonstration without TAPs. It uses a wire in memory with a TCP/IP station at its far end,
+//! inside the driver domain or the domain of the NIC's device, and a TCP/IP stack inside the guest
+//! domain. The loads are programs of these stations, which run one after the other and report
+//! through the domains' counters.
 
-use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
+use super::findings::{COLUMN, Findings, PLAN, add_access, bar, query_access, title};
 use crate::lane::cores::Cores;
 use crate::lane::ends::{GUEST, PREFIX, WIRE};
 use crate::lane::path::Path as _;
-use crate::lane::running::{NIC_DEVICE, Running, fresh_name};
+use crate::lane::running::{NIC_DEVICE, Running, unique_name};
 use crate::lane::window::Window;
 use crate::load::Mark;
 use crate::plan::{ColumnConfig, PayloadDirection, Workload};
@@ -29,22 +29,22 @@ const ECHO_PORT: u16 = 5301;
 /// Indices of programs in a station's list.
 const SINK: usize = 0;
 const CLIENT: usize = 3;
-/// Seconds from the start of the machine to the first load, and between loads.
+/// Seconds before the first load, and between loads.
 const PAUSE_S: u32 = 1;
-/// Windows per load.
+/// Number of windows per load.
 const WINDOWS: u32 = 3;
 
 /// A NIC in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryNic {
-    /// An end of a cable.
+    /// One end of a cable.
     #[default]
     Sim,
-    /// A device with descriptor rings, at an end of a cable.
+    /// A device with descriptor rings, at one end of a cable.
     Soft,
 }
 
-/// A load's start and end. Loads run in the order of [`phases`].
+/// The start and end of a load. Loads run in the order of [`phases`].
 struct Phase {
     workload: Workload,
     direction: PayloadDirection,
@@ -80,7 +80,7 @@ pub(super) fn find(
     for phase in phases(seconds) {
         bar.set_message(title(phase.workload, phase.direction));
         wait_for_load(&running, &phase)?;
-        // A quarter of the load's time is warm-up, and a quarter is slack at its end.
+        // The first quarter of the load's time is warm-up, and the last quarter is slack.
         interrupt::sleep(quarter(seconds))?;
         for round in 0..WINDOWS {
             let length = 2 * quarter(seconds) / WINDOWS;
@@ -93,7 +93,7 @@ pub(super) fn find(
             bar.inc(1);
         }
         if access.is_none() {
-            access = Some(look(&running)?);
+            access = Some(query_access(&running)?);
         }
     }
     bar.finish_and_clear();
@@ -104,7 +104,7 @@ pub(super) fn find(
     };
     let up_ms = running.up_ms();
     running.down()?;
-    add_reach(&mut found, up_ms);
+    add_access(&mut found, up_ms);
     Ok(found)
 }
 
@@ -114,14 +114,14 @@ fn note(nic: MemoryNic) -> &'static str {
             "the wire's station is part of the driver domain, whose cycles include it"
         }
         MemoryNic::Soft => {
-            "the NIC's device and the wire's station are a separate domain, which stands for \
+            "the NIC's device and the wire's station are a separate domain, which represents \
              hardware: its cycles are in no sum"
         }
     }
 }
 
-/// Waits until a phase's load starts, because the stations' clocks started before the machine was
-/// ready.
+/// Waits until the load of a phase starts. The delay varies, because the stations' clocks started
+/// before the machine was ready.
 fn wait_for_load(running: &Running, phase: &Phase) -> anyhow::Result<()> {
     let before = counters(running, phase)?;
     let end = Instant::now() + Duration::from_secs(10);
@@ -132,7 +132,7 @@ fn wait_for_load(running: &Running, phase: &Phase) -> anyhow::Result<()> {
         }
         if Instant::now() > end {
             let direction = phase.direction.name();
-            bail!(Failure::Failed(format!("nothing arrives {direction}")));
+            bail!(Failure::Failed(format!("no data arrives {direction}")));
         }
         interrupt::sleep(Duration::from_millis(20))?;
     }
@@ -142,7 +142,7 @@ fn quarter(seconds: u32) -> Duration {
     Duration::from_millis(250 * u64::from(seconds))
 }
 
-/// Measures a window while a phase's load runs.
+/// Measures a window while the load of a phase runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
     let (machine, began) = (HostCpuTimes::read(), Instant::now());
     let cpu = CpuTimes::read(running.processes());
@@ -175,12 +175,12 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
 
 /// Returns the counters of the program that receives a phase's stream or sends its requests.
 fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
-    // Streams are counted at the receiver, requests at the client.
+    // The receiver counts streams, the client requests.
     let in_guest =
         (phase.direction == PayloadDirection::ToGuest) == (phase.workload == Workload::Stream);
     let is_wanted = |part: &str| match in_guest {
         true => part == "guest",
-        // Where the wire's station is depends on the NIC.
+        // The NIC determines the domain of the wire's station.
         false => ["driver", NIC_DEVICE].contains(&part),
     };
     let mut mark = Mark::default();
@@ -200,7 +200,7 @@ fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
     Ok(mark)
 }
 
-/// Finds a number by its key, at any depth of a domain's counters.
+/// Returns the number with this key, at any depth of a domain's counters.
 fn number_in(value: &Value, key: &str) -> Option<u64> {
     match value {
         Value::Object(map) => map
@@ -220,7 +220,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
     };
     let guest = station(PayloadDirection::FromGuest, GUEST, WIRE, seconds);
     let mut config = Config {
-        name: fresh_name("demo"),
+        name: unique_name("demo"),
         nics: vec![NicSection::new(
             "wire",
             match nic {
@@ -248,7 +248,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
     config
 }
 
-/// Returns a station that receives and answers all the time, and sends in its phases.
+/// Returns a station that always receives and answers, and sends only in its phases.
 fn station(direction: PayloadDirection, own: IpAddr, other: IpAddr, seconds: u32) -> StackConfig {
     let mut apps = vec![
         StackApp::TcpSink { port: SINK_PORT },

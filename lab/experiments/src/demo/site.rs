@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 /// Outcome of the choice.
 pub(super) enum NamespaceSite {
-    /// In this process.
+    /// Namespaces are created in this process.
     Here,
     /// The demonstration ran in a child process, inside a user namespace, and exited with this
     /// status.
@@ -17,8 +17,8 @@ pub(super) enum NamespaceSite {
     NoTap(String),
 }
 
-/// Environment variable that is set in the process inside the user namespace.
-const INSIDE: &str = "GRANTWAY_DEMO_INSIDE";
+/// Name of the environment variable that is set in the process inside the user namespace.
+const INSIDE_NAMESPACE_ENV: &str = "GRANTWAY_DEMO_INSIDE";
 
 /// Chooses the site. Must be called before the process starts any thread.
 pub(super) fn find(sim: bool) -> anyhow::Result<NamespaceSite> {
@@ -35,10 +35,11 @@ pub(super) fn find(sim: bool) -> anyhow::Result<NamespaceSite> {
     if netns::Namespace::new().is_ok() {
         return Ok(NamespaceSite::Here);
     }
-    if std::env::var_os(INSIDE).is_some() {
+    if std::env::var_os(INSIDE_NAMESPACE_ENV).is_some() {
         return Ok(NamespaceSite::NoTap("no network namespaces".to_owned()));
     }
-    // Root inside the namespace would use root's runtime directory, which it does not own.
+    // The child is root inside the namespace, and would use root's runtime directory, which this
+    // user does not own.
     let runtime = client::runtime_dir()?;
     if let Err(error) = netdev::tool_setup::become_root_in_user_namespace() {
         return Ok(NamespaceSite::NoTap(format!("no user namespaces: {error}")));
@@ -46,7 +47,7 @@ pub(super) fn find(sim: bool) -> anyhow::Result<NamespaceSite> {
     let status = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .env(client::RUNTIME_DIR_VAR, runtime)
-        .env(INSIDE, "1")
+        .env(INSIDE_NAMESPACE_ENV, "1")
         .status()
         .context("cannot restart inside a user namespace")?;
     Ok(NamespaceSite::Elsewhere(status))

@@ -1,6 +1,6 @@
 //! The demonstration on TAPs, with ordinary sockets at both ends.
 
-use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
+use super::findings::{COLUMN, Findings, PLAN, add_access, bar, query_access, title};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Loads, machine};
@@ -42,17 +42,17 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     let windows = rounds * Workload::BOTH.len() * PayloadDirection::BOTH.len();
     let bar = bar(windows as u64);
     let mut access = None;
-    // At most half of the windows are repeated because of steal, so that the demonstration ends in
-    // time.
-    let mut redo = windows / 2;
+    // At most half of the windows are repeated because of steal, so that the demonstration finishes
+    // in time.
+    let mut repetitions_left = windows / 2;
     for round in 0..rounds {
         for workload in Workload::BOTH {
             for direction in PayloadDirection::BOTH {
                 bar.set_message(title(workload, direction));
                 let config = ColumnConfig::new(COLUMN, &[("dir", direction.name())]);
                 let mut window = lane.window(workload, direction, times)?;
-                if window.disturbed && redo > 0 {
-                    redo -= 1;
+                if window.disturbed && repetitions_left > 0 {
+                    repetitions_left -= 1;
                     window = lane.window(workload, direction, times)?;
                 }
                 if window.disturbed {
@@ -62,9 +62,10 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
                 bar.inc(1);
             }
         }
-        // Read while the load runs, because a driver can access what is granted at that time.
+        // This is read while the load runs, because only pages that are granted at that time are
+        // accessible.
         if access.is_none() {
-            access = Some(look(lane.machine()?)?);
+            access = Some(query_access(lane.machine()?)?);
         }
     }
     bar.finish_and_clear();
@@ -74,6 +75,6 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
         notes: Vec::new(),
     };
     let up_ms = lane.machine()?.up_ms();
-    add_reach(&mut found, up_ms);
+    add_access(&mut found, up_ms);
     Ok(found)
 }

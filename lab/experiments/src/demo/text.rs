@@ -8,7 +8,7 @@ use figures::table::table;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Hops in the order of a packet towards the guest. Others follow by name.
+/// Hops in the order in which a packet to the guest passes them. Other hops follow, sorted by name.
 const HOPS: &[&str] = &[
     "nic", "lro", "bridge", "netback", "grant", "copy", "ring", "netfront", "endpoint", "control",
     "idle",
@@ -50,7 +50,7 @@ fn configs() -> [String; 2] {
 
 const HEADER: [&str; 3] = ["", "to the guest", "from the guest"];
 
-/// Formats a section: a title, and the rows whose metric exists in at least one direction.
+/// Formats a section: a title and the rows whose metric exists in at least one direction.
 fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
     let configs = configs();
     let rows: Vec<Vec<String>> = rows
@@ -226,7 +226,7 @@ mod tests {
             granted: 256,
             owned: 1024,
             system_calls: 17,
-            missing: vec!["no uid of its own".to_owned()],
+            missing: vec!["no separate uid".to_owned()],
             ..DriverAccess::default()
         };
         let text = report(&Provenance::collect("here".to_owned(), true), &found);
@@ -236,7 +236,7 @@ mod tests {
             "spoofed_source",
             "25",
             "17 system calls",
-            "no uid of its own",
+            "no separate uid",
             "closure",
             "0.99",
             "before correction",

@@ -12,7 +12,7 @@ const NUMBERS: f64 = 160.0;
 /// Suffix of a metric that is a total and not a class.
 pub(super) const TOTAL: &str = "total";
 
-/// A row with a bar: source, configuration, value and interval.
+/// A row with a bar: its source, configuration, value and interval.
 struct Row<'a> {
     who: ValueSource,
     config: &'a str,
@@ -83,7 +83,8 @@ fn rows<'a>(cells: &[&'a Cell<'_>], [our_base, their_base]: [Option<f64>; 2]) ->
             let range = cell.ours.and_then(|figure| figure.lo.zip(figure.hi));
             rows.push(row(ValueSource::Ours, &cell.config, value, range, base));
         }
-        // Several of our configurations may correspond to one of the paper's, which is drawn once.
+        // Several of our configurations may correspond to one of the paper's, which is then drawn
+        // once.
         let drawn = |row: &Row<'_>| row.who == ValueSource::Paper && row.config == cell.theirs;
         if let (Some(value), Some(base), false) = (cell.paper, their_base, rows.iter().any(drawn)) {
             rows.push(row(ValueSource::Paper, cell.theirs, value, None, base));

@@ -1,4 +1,4 @@
-//! Contents of a page: values, and escaped text.
+//! Contents of a page: values and escaped text.
 
 use figures::report::Figure;
 
@@ -16,7 +16,7 @@ pub(super) struct Cell<'a> {
     /// The paper's points of its configuration on the item's axis: position and value.
     pub(super) points: Vec<(f64, f64)>,
     /// True if ratios use this value from the paper.
-    pub(super) judged: bool,
+    pub(super) used_in_ratios: bool,
 }
 
 /// Source of a value.
@@ -59,7 +59,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// Returns escaped text with what is between backticks set as code.
+/// Returns escaped text, with text between backticks set as code.
 pub(super) fn prose(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut parts = text.split('`');

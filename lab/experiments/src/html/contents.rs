@@ -1,9 +1,9 @@
 //! The first screen of a report: the papers' main claims with verdicts, and the list of contents.
 
 use super::cell::{Cell, escape, prose};
-use super::judged;
 use super::questions;
 use super::values::{PaperPart, cells};
+use super::verdicts;
 use crate::papers::{Item, Paper};
 use figures::report::{Index, number};
 use figures::stats::ComparisonVerdict;
@@ -28,8 +28,8 @@ pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
             };
             let theirs = part.paper.claimed(claim);
             let theirs = theirs.map_or_else(String::new, |ratio| number(ratio.ratio));
-            let (own, verdict) = match judged::of_claim(part, claim, &index) {
-                Some(judged) => (own(&judged), verdict(&judged)),
+            let (own, verdict) = match verdicts::of_claim(part, claim, &index) {
+                Some(compared) => (own(&compared), verdict(&compared)),
                 None => ("–".to_owned(), "not in this run".to_owned()),
             };
             let _infallible = writeln!(
@@ -47,8 +47,8 @@ pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
     out
 }
 
-fn own(judged: &judged::Judged<'_>) -> String {
-    match (judged.own(), judged.own_range()) {
+fn own(compared: &verdicts::ComparedRatio<'_>) -> String {
+    match (compared.own(), compared.own_range()) {
         (Some(own), Some((lo, hi))) => {
             format!("{} [{}, {}]", number(own), number(lo), number(hi))
         }
@@ -57,9 +57,9 @@ fn own(judged: &judged::Judged<'_>) -> String {
     }
 }
 
-fn verdict(judged: &judged::Judged<'_>) -> String {
-    let mark = judged.verdict().map_or_else(String::new, judged::mark);
-    format!("{mark} {}", prose(&judged.text()))
+fn verdict(compared: &verdicts::ComparedRatio<'_>) -> String {
+    let mark = compared.verdict().map_or_else(String::new, verdicts::mark);
+    format!("{mark} {}", prose(&compared.text()))
 }
 
 /// Returns the list of all papers, tables and figures, each with a mark per verdict.
@@ -95,16 +95,18 @@ pub(super) fn contents(parts: &[PaperPart<'_>]) -> String {
 /// Returns the marks of an item's verdicts, each with its number.
 fn marks(part: &PaperPart<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     let mut counted: Vec<(ComparisonVerdict, usize)> = Vec::new();
-    let judged = cells.iter().flat_map(|cell| judged::of(part, cell, index));
-    for verdict in judged.filter_map(|judged| judged.verdict()) {
+    let compared = cells
+        .iter()
+        .flat_map(|cell| verdicts::of(part, cell, index));
+    for verdict in compared.filter_map(|compared| compared.verdict()) {
         match counted.iter_mut().find(|(known, _)| *known == verdict) {
             Some((_, count)) => *count += 1,
             None => counted.push((verdict, 1)),
         }
     }
     let marks = counted.into_iter().map(|(verdict, count)| match count {
-        1 => judged::mark(verdict),
-        _ => format!("{count}{}", judged::mark(verdict)),
+        1 => verdicts::mark(verdict),
+        _ => format!("{count}{}", verdicts::mark(verdict)),
     });
     marks.collect::<Vec<String>>().join(" ")
 }

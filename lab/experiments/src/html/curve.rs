@@ -18,8 +18,8 @@ const RIGHT: f64 = 24.0;
 const LEGEND: f64 = 18.0;
 /// Number of distinguishable colours and line patterns.
 const STYLES: usize = 6;
-/// An axis is logarithmic if its ends have at least this ratio.
-const WIDE: f64 = 10.0;
+/// Minimum ratio of an axis' ends for a logarithmic scale.
+const LOG_AXIS_RATIO: f64 = 10.0;
 
 /// A point.
 struct Point<'a> {
@@ -60,7 +60,7 @@ struct Panel<'a> {
     metric: &'a str,
     axis: &'a str,
     curves: Vec<Curve<'a>>,
-    /// Positions on the x-axis, where the y value is unknown.
+    /// Positions on the x-axis whose y values are unknown.
     marks: Vec<PaperMark<'a>>,
 }
 
@@ -185,11 +185,12 @@ impl Scale {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Returns an axis that contains all values: from 0, or logarithmic from the smallest.
+    /// Returns an axis that contains all values. It begins at 0, or, if it is logarithmic, at the
+    /// smallest value.
     fn along(values: &[f64], from: f64, to: f64) -> Self {
         let lo = values.iter().copied().fold(f64::MAX, f64::min);
         let hi = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let log = lo > 0.0 && hi / lo >= WIDE;
+        let log = lo > 0.0 && hi / lo >= LOG_AXIS_RATIO;
         let lo = if log { lo } else { 0.0 };
         Self {
             lo,
@@ -271,12 +272,12 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
              data-metric=\"{metric}\" data-who=\"paper\" data-value=\"{}\"/>",
             mark.value,
         );
-        let said = format!("{}, the paper's: {}", mark.config, exact(mark.value));
-        legend(out, &said, style, left, &mut y);
+        let label = format!("{}, the paper's: {}", mark.config, exact(mark.value));
+        legend(out, &label, style, left, &mut y);
     }
 }
 
-/// Draws the labels below an axis, as many as fit.
+/// Draws the labels below an axis, and omits those that do not fit.
 fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
     let mut free = f64::MIN;
     for &value in places {
@@ -294,7 +295,7 @@ fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
     }
 }
 
-/// Formats a value of an axis; powers of two have a unit suffix.
+/// Formats a value of an axis. Powers of two have a unit suffix.
 fn short(value: f64) -> String {
     match value {
         kb if kb >= 1024.0 && kb % 1024.0 == 0.0 => format!("{}K", kb / 1024.0),

@@ -2,11 +2,11 @@
 
 use super::cell::{Cell, escape};
 use super::values::PaperPart;
-use super::{contents, judged, style};
+use super::{contents, style, verdicts};
 use crate::papers::Item;
 use figures::report::Index;
 
-/// Returns a figure in a frame that scrolls by itself, with a link that saves it as SVG.
+/// Returns a figure in a separately scrolling frame, with a link that saves it as SVG.
 pub(super) fn figure(svg: &str, name: &str) -> String {
     if svg.is_empty() {
         return String::new();
@@ -42,8 +42,8 @@ pub(super) fn csv(
     let known = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
     for cell in cells {
         let ours = cell.ours;
-        for judged in judged::of(part, cell, index) {
-            let ratio = judged.ratio.as_ref();
+        for compared in verdicts::of(part, cell, index) {
+            let ratio = compared.ratio.as_ref();
             let fields = [
                 cell.config.clone(),
                 cell.metric.clone(),
@@ -52,9 +52,9 @@ pub(super) fn csv(
                 known(ours.and_then(|figure| figure.hi)),
                 known(cell.paper),
                 ratio.map_or_else(String::new, |ratio| ratio.to.to_owned()),
-                known(judged.own()),
+                known(compared.own()),
                 known(ratio.map(|ratio| ratio.ratio)),
-                judged.text(),
+                compared.text(),
             ];
             text.push_str(&fields.map(|field| quoted(&field)).join(","));
             text.push('\n');
@@ -64,7 +64,7 @@ pub(super) fn csv(
     format!("<p>{}</p>\n", link("text/csv", &text, &name, "CSV"))
 }
 
-/// Returns a CSV field, in quotes where it needs them.
+/// Returns a CSV field, in quotes if it needs them.
 fn quoted(field: &str) -> String {
     match field.contains([',', '"', '\n']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),

@@ -1,5 +1,5 @@
-//! A report of a paper's tables and figures beside ours, as one page: no script, no external
-//! resources, light and dark themes, printable. Every drawn value is also an attribute
+//! A report of a paper's tables and figures beside ours, as one printable page with light and dark
+//! themes, and without scripts or external resources. Every drawn value is also an attribute
 //! (`data-config`, `data-metric`, `data-who`, `data-value`), so that a program can read the page.
 
 mod bars;
@@ -8,10 +8,10 @@ mod contents;
 mod curve;
 mod download;
 mod flames;
-mod judged;
 mod questions;
 mod style;
 mod values;
+mod verdicts;
 
 use crate::lane::events::EVENTS_COUNTED;
 use crate::papers::{Item, Paper, Stated, Value};
@@ -20,10 +20,10 @@ use curve::PaperMark;
 use figures::metric::words as words_of;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, exact, number};
-use judged::Judged;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use values::cells;
+use verdicts::ComparedRatio;
 
 pub use flames::Flames;
 pub use values::PaperPart;
@@ -46,7 +46,7 @@ pub fn page(provenance: &Provenance, parts: &[PaperPart<'_>], flames: &Flames) -
         );
     }
     out.push_str(HOW_TO_READ);
-    out.push_str(&judged::legend());
+    out.push_str(&verdicts::legend());
     out.push_str(&contents::claims(parts));
     out.push_str(&contents::contents(parts));
     for part in parts {
@@ -72,7 +72,7 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
         prose(&paper.differs),
         escape(&covered(figures)),
     );
-    out.push_str(&flames.links(part.stands.keys()));
+    out.push_str(&flames.links(part.reproduced.keys()));
     let index = Index::new(figures);
     let counted = figures.iter().any(|figure| figure.metric == EVENTS_COUNTED);
     for item in &paper.item {
@@ -118,7 +118,7 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
     out
 }
 
-/// Draws the item: curves if its axis is a key of our configurations, else bars.
+/// Draws the item, as curves if its axis is a key of our configurations, otherwise as bars.
 fn drawn(part: &PaperPart<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     let mut out = String::new();
     let mut save = |metric: &str, svg: String| {
@@ -162,8 +162,8 @@ fn drawn(part: &PaperPart<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_
     out
 }
 
-/// Returns the first configuration's total of the classes with prefix `stem`, ours and the paper's:
-/// the total metric if it exists, else the sum of the classes.
+/// Returns the first configuration's totals of the classes with prefix `stem`, ours and the
+/// paper's: the total metric if it exists, otherwise the sum of the classes.
 fn whole(part: &PaperPart<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     let of = |value: &dyn Fn(&Cell<'_>) -> Option<f64>| {
         let known = |cell: &&Cell<'_>| cell.metric.starts_with(stem) && value(cell).is_some();
@@ -179,7 +179,7 @@ fn whole(part: &PaperPart<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 
         Some((first.theirs, whole))
     };
     let ours = of(&|cell| cell.ours?.value).map(|(_, sum)| sum);
-    // A paper may state only some classes, and the total of all.
+    // A paper may state the total but only some of its classes.
     let of_all = stem.trim_end_matches('.').trim_end_matches(".class");
     let theirs = of(&|cell| cell.paper).map(|(config, sum)| {
         let mut all = part.paper.values(config, of_all);
@@ -247,7 +247,7 @@ fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
     found
 }
 
-/// Returns the item as a table: each value with its baseline, ratios and verdict.
+/// Returns the item as a table of values, each with its baseline, ratios and verdict.
 fn table(part: &PaperPart<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     if cells.is_empty() {
         return String::new();
@@ -256,18 +256,18 @@ fn table(part: &PaperPart<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String 
                    <th>ours ÷</th><th>paper's ÷</th><th>quotient</th><th>verdict</th></tr>\n"
         .to_owned();
     for item in cells {
-        for judged in judged::of(part, item, index) {
-            out.push_str(&row(item, &judged));
+        for compared in verdicts::of(part, item, index) {
+            out.push_str(&row(item, &compared));
         }
     }
     out.push_str("</table>\n");
     out
 }
 
-fn row(item: &Cell<'_>, judged: &Judged<'_>) -> String {
+fn row(item: &Cell<'_>, compared: &ComparedRatio<'_>) -> String {
     let known = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);
     let stated = item.paper.map_or_else(|| "–".to_owned(), exact);
-    let ratio = judged.ratio.as_ref();
+    let ratio = compared.ratio.as_ref();
     let to = ratio.map_or_else(String::new, |ratio| format!(" ({})", ratio.to));
     format!(
         "<tr><td>{}</td><td title=\"{}\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
@@ -277,10 +277,10 @@ fn row(item: &Cell<'_>, judged: &Judged<'_>) -> String {
         escape(&words_of(&item.metric)),
         escape(&cell(item.ours)),
         stated,
-        known(judged.own()),
+        known(compared.own()),
         escape(&format!("{}{to}", known(ratio.map(|ratio| ratio.ratio)))),
-        escape(&cell(judged.quotient)),
-        prose(&judged.text()),
+        escape(&cell(compared.quotient)),
+        prose(&compared.text()),
     )
 }
 

@@ -1,4 +1,4 @@
-//! Questions that a paper leaves to future work: whether a mechanism pays.
+//! Questions that a paper leaves to future work: whether a mechanism saves cycles.
 
 use super::cell::{escape, prose};
 use super::values::PaperPart;
@@ -19,7 +19,7 @@ pub(super) fn link(paper: &Paper) -> String {
     }
 }
 
-/// Returns the table of a paper's questions: ratios of our columns, and the answer.
+/// Returns the table of a paper's questions, with ratios of our columns and the answers.
 pub(super) fn table(part: &PaperPart<'_>, index: &Index<'_>) -> String {
     let paper = part.paper;
     if paper.question.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn table(part: &PaperPart<'_>, index: &Index<'_>) -> String {
          <table><tr><th>question</th><th>columns</th><th>ratio</th>",
         paper.name
     );
-    for metric in Question::BESIDE {
+    for metric in Question::OTHER_METRICS {
         let _infallible = write!(out, "<th>{}</th>", escape(&words_of(metric)));
     }
     let answer = escape(&words_of(Question::ANSWER));
@@ -44,7 +44,7 @@ pub(super) fn table(part: &PaperPart<'_>, index: &Index<'_>) -> String {
     out
 }
 
-/// Returns one row for each configuration of the question's column, such as each speed of the wire.
+/// Returns one row for each configuration of the question's column, such as a speed of the wire.
 fn rows(part: &PaperPart<'_>, index: &Index<'_>, question: &Question, to: &str) -> String {
     let name = |metric: &str| format!("ratio.{to}.{metric}");
     let answer = name(Question::ANSWER);
@@ -56,7 +56,7 @@ fn rows(part: &PaperPart<'_>, index: &Index<'_>, question: &Question, to: &str) 
     let figures = part.figures.iter().filter(of_column);
     for figure in figures {
         out.push_str(&row_start(question, &figure.config, to));
-        for metric in Question::BESIDE {
+        for metric in Question::OTHER_METRICS {
             let beside = cell(index.get(&figure.config, &name(metric)));
             let _infallible = write!(out, "<td>{}</td>", escape(&beside));
         }
@@ -84,7 +84,7 @@ fn row_start(question: &Question, own: &str, to: &str) -> String {
     )
 }
 
-/// Returns the answer: the verdict of a ratio of cycles.
+/// Returns the answer, which is the verdict on a ratio of cycles.
 fn pays(figure: &Figure) -> &'static str {
     match figure.verdict {
         Some(ComparisonVerdict::SameSign) => "yes",

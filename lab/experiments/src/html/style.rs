@@ -17,7 +17,7 @@ const COLOURS: [(&str, &str, &str); 11] = [
     ("c5", "#4b5563", "#a3adba"),
 ];
 
-/// A figure is wide enough for text of 11 pixels; on a narrow screen it scrolls.
+/// Rules of the page. Figures are wide enough for text of 11 pixels, and scroll on a narrow screen.
 const PAGE: &str = "\
     body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);\
     max-width:60rem;margin:auto;padding:1rem;overflow-wrap:anywhere}\
@@ -61,8 +61,8 @@ pub(super) fn page() -> String {
     )
 }
 
-/// Returns the style sheet of a figure outside of the page, in the light theme. Not every program
-/// that draws SVG knows custom properties.
+/// Returns the style sheet of a saved figure, in the light theme. It has no custom properties,
+/// because some programs that draw SVG do not support them.
 pub(super) fn figure() -> String {
     let sheet = FIGURE.to_owned();
     COLOURS.iter().fold(sheet, |sheet, (name, light, _)| {

@@ -1,9 +1,9 @@
-//! Tests with pages of known figures.
+//! Tests of pages with known figures.
 
 use super::*;
 use crate::papers::Question;
 use crate::plan::{ColumnConfig, Ratio};
-use crate::runner::{Samples, Stand, Stands, words};
+use crate::runner::{ReproducedConfig, ReproducedConfigs, Samples, words};
 use std::collections::BTreeSet;
 
 mod screen;
@@ -33,9 +33,10 @@ fn configs(item: &Item, column: &str) -> Vec<ColumnConfig> {
     }
 }
 
-/// Returns figures for everything in the paper's tables and figures, one column per configuration.
-fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
-    let (mut samples, mut stands) = (Samples::default(), Stands::new());
+/// Returns figures for all values in the paper's tables and figures, with one column per
+/// configuration.
+fn measured(paper: &Paper) -> (Vec<Figure>, ReproducedConfigs<'_>) {
+    let (mut samples, mut reproduced) = (Samples::default(), ReproducedConfigs::new());
     let mut number = 0_u32;
     for item in &paper.item {
         let mut metrics: Vec<String> = Vec::new();
@@ -51,7 +52,7 @@ fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
             }
         }
         for column in &item.configs {
-            stands.insert(column, Stand::usual(column));
+            reproduced.insert(column, ReproducedConfig::usual(column));
             for config in configs(item, column) {
                 for round in 0..9 {
                     let mut values = BTreeMap::new();
@@ -71,16 +72,16 @@ fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
         }
     }
     let mut figures = samples.figures(&paper.name);
-    figures.extend(samples.beside(&paper.name, paper, &stands));
-    (figures, stands)
+    figures.extend(samples.paper_comparisons(&paper.name, paper, &reproduced));
+    (figures, reproduced)
 }
 
 /// Returns the page of a fully measured paper.
 fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
-    let (figures, stands) = measured(paper);
+    let (figures, reproduced) = measured(paper);
     let part = PaperPart {
         paper,
-        stands: &stands,
+        reproduced: &reproduced,
         figures: &figures,
         window_s: 1.0,
     };
@@ -121,11 +122,12 @@ fn drawn_values_are_measured_values() {
                 }
                 _ => {
                     let at: Option<f64> = at.parse().ok();
-                    let mut said = paper.values(&config, &metric);
-                    let at = |said: &Value| at.is_none_or(|at| said.at.values().any(|x| *x == at));
+                    let mut stated = paper.values(&config, &metric);
+                    let at =
+                        |stated: &Value| at.is_none_or(|at| stated.at.values().any(|x| *x == at));
                     // A paper may state a value twice.
                     let drawn = |known: f64| value.parse() == Ok(known);
-                    let found = said.find(|(known, said)| at(said) && drawn(*known));
+                    let found = stated.find(|(known, stated)| at(stated) && drawn(*known));
                     found.map(|(value, _)| value)
                 }
             };
@@ -138,7 +140,7 @@ fn drawn_values_are_measured_values() {
             assert!(is_beside || seen.contains(&whole), "{whole:?} is not drawn");
         }
         assert!(page.contains("None of its figures is a result"));
-        // The name of SVG's namespace is no address to load.
+        // The name of SVG's namespace is not an address to load.
         let local = page.replace("http://www.w3.org/2000/svg", "");
         let elsewhere = ["<script", "://", " src=", "@import", "url("];
         assert!(
@@ -156,22 +158,23 @@ fn curves_of_the_papers_are_curves_here() {
         let of = section(&page, id);
         of.to_owned()
     };
-    // The text of figure 3 states values for Linux with three NICs and the driver domain with two
-    // only.
+    // The text of figure 3 states values only for Linux with three NICs and the driver domain with
+    // two.
     let nics = of("figure 3");
     assert_eq!(nics.matches("<polyline").count(), 4);
     assert!(nics.contains("data-who=\"paper\" data-at=\"3\" data-value=\"2.462\""));
     assert!(nics.contains("data-who=\"paper\" data-at=\"2\" data-value=\"1.878\""));
     let points = |text: &str| text.matches("<circle").count();
     assert_eq!(points(&nics), 2 * axis("wires").len() + 2);
-    // The text states no value of figure 1.
+    // The text does not state any value of figure 1.
     let buffers = of("figure 1");
     assert_eq!(points(&buffers), 4 * axis("buffer").len());
     assert!(
         !buffers.contains("<td>menon-linux@wires"),
         "no points of another curve"
     );
-    // The statement about four NICs is beside four, here and in the text's table.
+    // The statement about four NICs is beside our figures for four NICs, here and in the text's
+    // table.
     assert!(!of("figure 3").contains("same sign") && !of("figure 3").contains("opposite"));
     let sends = of("figure 6");
     assert!(!sends.contains("3.76"), "{sends}");
@@ -194,18 +197,19 @@ fn the_total_is_the_base_of_its_classes() {
         samples.add(&config, 0, &parts.into_iter().chain([total]).collect());
     }
     let figures = samples.figures("menon");
-    let stands =
-        Stands::from(["menon-linux", "menon-domain0"].map(|name| (name, Stand::usual(name))));
+    let reproduced = ReproducedConfigs::from(
+        ["menon-linux", "menon-domain0"].map(|name| (name, ReproducedConfig::usual(name))),
+    );
     let part = PaperPart {
         paper: &paper,
-        stands: &stands,
+        reproduced: &reproduced,
         figures: &figures,
         window_s: 1.0,
     };
     let from = Provenance::collect("here".to_owned(), true);
     let page = page(&from, &[part], &Flames::default());
     let (bars, table) = section(&page, "figure 8").split_once("<table>").unwrap();
-    // All cycles of Linux are the guest's, so one bar is the whole.
+    // All cycles of Linux belong to the guest, so its bar is the total.
     let shares: Vec<&str> = bars.split("(× ").skip(1).collect();
     let shares: Vec<&str> = shares
         .iter()
@@ -248,17 +252,17 @@ fn values_by_window_show_the_window_length() {
 fn each_ratio_has_a_verdict() {
     let paper = Paper::find("sccp").unwrap();
     let (page, figures) = page_of(&paper);
-    let judged = figures
+    let compared = figures
         .iter()
         .filter(|figure| figure.metric.starts_with("quotient."));
     let said = |figure: &Figure| format!("<td>{}</td>", words(figure.verdict.unwrap()));
-    for figure in judged {
+    for figure in compared {
         assert!(page.contains(&said(figure)), "{figure:?}");
     }
 }
 
 #[test]
-fn every_claim_is_judged_or_not_in_this_run() {
+fn every_claim_has_a_verdict_or_is_not_in_the_run() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
         assert!(paper.claim.len() >= 3, "{name}");
@@ -341,7 +345,7 @@ fn values_of_an_item_are_saved_as_csv() {
     assert!(csv.contains(&line), "{csv}");
 }
 
-/// Returns the part of a page about an item.
+/// Returns the section of a page about an item.
 fn section<'a>(page: &'a str, id: &str) -> &'a str {
     let start = page.find(&format!("\">{id}: ")).unwrap();
     let rest = &page[start..];
@@ -357,12 +361,14 @@ fn rows_of_absent_columns_have_the_reason() {
         samples.add(&ColumnConfig::new("ram-xen", &[]), round, &total);
     }
     samples.absent(&ColumnConfig::new("ram-linux", &[]), "no `ethtool`");
-    let stands = Stands::from(["ram-linux", "ram-xen"].map(|name| (name, Stand::usual(name))));
+    let reproduced = ReproducedConfigs::from(
+        ["ram-linux", "ram-xen"].map(|name| (name, ReproducedConfig::usual(name))),
+    );
     let mut figures = samples.figures("ram");
-    figures.extend(samples.beside("ram", &paper, &stands));
+    figures.extend(samples.paper_comparisons("ram", &paper, &reproduced));
     let part = PaperPart {
         paper: &paper,
-        stands: &stands,
+        reproduced: &reproduced,
         figures: &figures,
         window_s: 1.0,
     };
@@ -424,10 +430,10 @@ fn an_item_shows_its_own_statement() {
 fn every_item_is_shown_or_has_a_reason() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
-        let stands = Stands::new();
+        let reproduced = ReproducedConfigs::new();
         let part = PaperPart {
             paper: &paper,
-            stands: &stands,
+            reproduced: &reproduced,
             figures: &[],
             window_s: 1.0,
         };
@@ -462,18 +468,18 @@ fn every_item_is_shown_or_has_a_reason() {
 #[test]
 fn pages_with_counters_list_no_missing_events() {
     let paper = Paper::find("menon").unwrap();
-    let (mut figures, stands) = measured(&paper);
+    let (mut figures, reproduced) = measured(&paper);
     figures.push(Figure::single("menon", "menon-linux", EVENTS_COUNTED, 1.0));
     let part = PaperPart {
         paper: &paper,
-        stands: &stands,
+        reproduced: &reproduced,
         figures: &figures,
         window_s: 1.0,
     };
     let here = Provenance::collect("here".to_owned(), false);
     let page = page(&here, &[part], &Flames::default());
     assert!(!page.contains("no performance counters"));
-    // The paper's text relates instructions, and ours are beside them.
+    // The paper's text states ratios of instructions, and ours are beside them.
     let instructions = "data-metric=\"instructions_per_packet.total\"";
     assert!(page.contains(instructions));
 }
@@ -499,7 +505,7 @@ fn questions_are_answered_by_the_ratio_of_all_cycles() {
         };
         let part = PaperPart {
             paper: &paper,
-            stands: &Stands::new(),
+            reproduced: &ReproducedConfigs::new(),
             figures: &samples.ratios("hatori", &[ratio], &[]),
             window_s: 1.0,
         };

@@ -1,9 +1,9 @@
-//! The values of a paper's tables and figures, with ours beside them.
+//! The values of a paper's tables and figures beside ours.
 
 use super::cell::Cell;
 use crate::papers::{Item, Paper, Value};
 use crate::plan::ColumnConfig;
-use crate::runner::Stands;
+use crate::runner::ReproducedConfigs;
 use figures::report::{Figure, Index};
 use figures::stats::ComparisonVerdict;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ pub struct PaperPart<'a> {
     /// The paper.
     pub paper: &'a Paper,
     /// The paper's configuration that each column reproduces.
-    pub stands: &'a Stands<'a>,
+    pub reproduced: &'a ReproducedConfigs<'a>,
     /// Our figures.
     pub figures: &'a [Figure],
     /// Length of a window, seconds.
@@ -26,9 +26,9 @@ pub(super) fn cells<'a>(part: &PaperPart<'a>, item: &'a Item, index: &Index<'a>)
     let mut cells = Vec::new();
     for theirs in &item.configs {
         let columns = part
-            .stands
+            .reproduced
             .iter()
-            .filter(|(_, stand)| stand.config == theirs);
+            .filter(|(_, other)| other.config == theirs);
         for (column, _) in columns {
             let of_column = |figure: &&Figure| {
                 let name = figure.config.split('@').next().unwrap_or_default();
@@ -49,15 +49,15 @@ pub(super) fn cells<'a>(part: &PaperPart<'a>, item: &'a Item, index: &Index<'a>)
                         let PaperValues {
                             value,
                             points,
-                            judged,
-                        } = said(part.paper, item, [theirs, config], &metric);
+                            used_in_ratios,
+                        } = paper_values(part.paper, item, [theirs, config], &metric);
                         cells.push(Cell {
                             config: config.to_owned(),
                             theirs,
                             ours: index.get(config, &metric).or(absent),
                             paper: value,
                             points,
-                            judged,
+                            used_in_ratios,
                             metric,
                         });
                     }
@@ -66,7 +66,7 @@ pub(super) fn cells<'a>(part: &PaperPart<'a>, item: &'a Item, index: &Index<'a>)
         }
     }
     let Some(key) = &item.against else {
-        // The paper's value has a separate row only if none of our configurations is beside it.
+        // A value of the paper has a separate row only if none of our configurations reproduces it.
         let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
         let measured = cells.iter().filter(|cell| cell.ours.is_some()).map(of);
         let measured: BTreeSet<_> = measured.collect();
@@ -99,29 +99,37 @@ struct PaperValues {
     /// Points on the item's axis.
     points: Vec<(f64, f64)>,
     /// True if the value is the paper's first statement, which ratios use.
-    judged: bool,
+    used_in_ratios: bool,
 }
 
-/// Returns the paper's values for a configuration. If the paper states a value twice, an item shows
-/// the statement that is in it.
-fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -> PaperValues {
+/// Returns the paper's values for a configuration. If the paper states a value twice, the result is
+/// the statement in this item.
+fn paper_values(
+    paper: &Paper,
+    item: &Item,
+    [theirs, config]: [&str; 2],
+    metric: &str,
+) -> PaperValues {
     let shown = || {
         let values = paper.values(theirs, metric);
-        values.filter(|(_, said)| item.shows(said))
+        values.filter(|(_, paper_values)| item.shows(paper_values))
     };
     let keys = ColumnConfig::keys_of(config);
-    let here = || shown().filter(|(_, said)| said.is_of(&keys));
-    let own = here().find(|(_, said)| item.states(said));
+    let here = || shown().filter(|(_, paper_values)| paper_values.is_of(&keys));
+    let own = here().find(|(_, paper_values)| item.states(paper_values));
     let first = here().next();
-    let point = |(value, said): (f64, &Value)| {
-        let at = item.against.as_ref().and_then(|key| said.at.get(key))?;
+    let point = |(value, paper_values): (f64, &Value)| {
+        let at = item
+            .against
+            .as_ref()
+            .and_then(|key| paper_values.at.get(key))?;
         Some((*at, value))
     };
     let found = own.or(first);
     PaperValues {
         value: found.map(|(value, _)| value),
         points: shown().filter_map(point).collect(),
-        judged: match (found, first) {
+        used_in_ratios: match (found, first) {
             (Some((_, found)), Some((_, first))) => std::ptr::eq(found, first),
             _ => true,
         },

@@ -2,7 +2,7 @@
 
 use super::cores::Cores;
 use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, WIRE};
-use super::running::{RIVAL, fresh_name};
+use super::running::{RIVAL, unique_name};
 use crate::ns::NamedNamespace;
 use crate::plan::{Gro, Mechanisms, Place, PollMode, Topology, WireNic, WireOffload, WireSpeed};
 use config::domain::{self, Offloads, Rings, VmqConfig};
@@ -23,8 +23,8 @@ pub struct OnWire<'a> {
     pub speed: &'a WireSpeed,
     /// Interrupt moderation.
     pub moderation: PollMode,
-    /// How the wire's end aggregates frames if its TCP stack runs on the wire's core, as on a
-    /// separate machine.
+    /// Aggregation at the wire's end, if its TCP stack runs on the wire's core as on a separate
+    /// machine.
     pub apart: Option<Gro>,
     /// Work that the ends of a TAP leave to each other.
     pub offload: WireOffload,
@@ -64,7 +64,7 @@ pub fn config(
         ..KernelPort::default()
     };
     let mut config = Config {
-        name: fresh_name("lane"),
+        name: unique_name("lane"),
         nics: vec![NicSection::new(
             "wire",
             match near.nic {
@@ -85,7 +85,8 @@ pub fn config(
                     wire: SoftWire::Tap(port(wire, WIRE)),
                     rings: Rings::default(),
                     place: DevicePlace::Domain,
-                    // Hardware takes no CPU time of the machine under test.
+                    // The device represents hardware, which uses no CPU time of the machine under
+                    // test.
                     cpus: vec![cores.wire],
                     lro: false,
                     header_split: false,
@@ -118,8 +119,8 @@ pub fn config(
     config
 }
 
-/// No spinning: on two cores every domain shares its core with a process of a socket, which a
-/// spinning domain would block.
+/// Domains do not spin: on two cores every domain shares its core with a process of a socket, which
+/// a spinning domain would block.
 pub(super) const NO_SPIN: Option<u32> = Some(0);
 
 /// Applies a topology to the default machine with one guest.
@@ -137,8 +138,8 @@ pub(super) fn apply(
     }
 }
 
-/// Returns the rule that lets new flows in, but no segment of an unknown connection.
-fn let_in() -> FirewallRule {
+/// Returns a rule that admits new flows, but no segment of an unknown connection.
+fn allow_new_flows() -> FirewallRule {
     FirewallRule {
         direction: Some(RuleDirection::Out),
         state: Some(RuleState::New),
@@ -209,8 +210,8 @@ pub(super) fn apply_mechanisms(
         }
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
-        vif.rules = (1..=rules).map(unfit_rule).collect();
-        vif.rules.extend(stateful.then(let_in));
+        vif.rules = (1..=rules).map(unmatched_rule).collect();
+        vif.rules.extend(stateful.then(allow_new_flows));
         vif.stateful = stateful;
         vif.offloads = offloads;
     }
@@ -221,7 +222,7 @@ fn set_queue_length(nic: &mut NicSection, packets: u32) {
     match &mut nic.kind {
         NicKind::Soft { rings, .. } => {
             rings.descriptors = packets;
-            // Frames that wait for guests need buffers, too.
+            // Frames that wait for guests also need buffers.
             nic.buffers = nic.buffers.max(2 * packets);
         }
         NicKind::Tap { port, .. } => {
@@ -289,7 +290,7 @@ pub(super) fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
         nic.vmq = Some(VmqConfig {
             queues: guests,
-            // Every guest has a queue, so the driver reassigns none.
+            // Every guest has a queue, so the driver need not reassign any.
             rebalance_ms: 0,
         });
     }
@@ -297,7 +298,7 @@ pub(super) fn dedicate_queues(guests: u32, config: &mut Config) {
     let Some(wire) = wire.filter(|nic| nic.assigns_by_pdev()) else {
         return;
     };
-    // The driver does not assign these queues by load; each interface names one.
+    // The driver does not assign these queues by load, because each interface names its queue.
     let name = wire.name.clone();
     for (queue, guest) in (1..).zip(&mut config.guests) {
         let pdev = Pdev {
@@ -311,14 +312,14 @@ pub(super) fn dedicate_queues(guests: u32, config: &mut Config) {
 }
 
 /// Returns a firewall rule that compares an address and a port and matches no frame of a load.
-fn unfit_rule(number: u16) -> FirewallRule {
+fn unmatched_rule(number: u16) -> FirewallRule {
     FirewallRule {
         direction: Some(RuleDirection::Out),
         source: Some(Cidr {
             address: WIRE,
             prefix: PREFIX,
         }),
-        // Below every port that loads use.
+        // No load uses such a low port.
         destination_ports: Some(PortRange(number..=number)),
         ..FirewallRule::any(number.to_string(), false)
     }

@@ -17,7 +17,7 @@ const fn guest_address(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2 + number))
 }
 
-/// First host number of further wires, above those of all guests.
+/// First host number of further wires. It is above those of all guests.
 const FURTHER_WIRES: u8 = 200;
 
 /// Prefix length of the network.
@@ -29,13 +29,13 @@ pub const WIRE_INSIDE: &str =
 
 /// Remark on lanes whose NIC has a device domain.
 pub const DEVICE_BESIDE: &str =
-    "`nic_device` stands for hardware and is in no sum of the machine under test";
+    "`nic_device` represents hardware and is in no sum of the machine under test";
 
-/// Steers the processing of packets that arrive at an end's interface to `core` (receive packet
+/// Steers the processing of packets that an end's interface receives to `core` (receive packet
 /// steering).
 ///
 /// # Errors
-/// If this user may not.
+/// This user may not.
 pub(super) fn steer(end: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<()> {
     // The mask has groups of 32 CPUs, the last group first.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
@@ -53,8 +53,9 @@ pub(super) fn steer(end: &mut NamedNamespace, name: &str, core: usize) -> anyhow
 }
 
 /// Returns netfilter rules that drop and reorder packets at the wire's end. TCP would notice a
-/// `drop` of an outgoing packet, so the rules forward it to the loopback device, which discards it.
-fn spoiling(faults: WireFaults) -> String {
+/// `drop` of an outgoing packet, so the rules forward such packets to the loopback device, which
+/// discards them.
+fn fault_rules(faults: WireFaults) -> String {
     let WireFaults {
         loss_ppm,
         reorder_ppm,
@@ -100,7 +101,7 @@ impl LaneEnds {
     /// Creates two namespaces.
     ///
     /// # Errors
-    /// If this user may not.
+    /// This user may not.
     pub fn new() -> anyhow::Result<Self> {
         Self::of(1, 1)
     }
@@ -121,12 +122,12 @@ impl LaneEnds {
         })
     }
 
-    /// Steers packets that arrive at the wire's end to the wire's core (receive packet steering),
-    /// as on a separate machine, instead of the writer's core.
+    /// Steers packets that the wire's end receives to the wire's core instead of the writer's core
+    /// (receive packet steering), as on a separate machine.
     ///
     /// # Errors
-    /// If this user may not; the message states the effect on the lane's figures.
-    pub fn wire_apart(&mut self, cores: Cores) -> Result<(), String> {
+    /// This user may not change the setting. The message states the effect on the lane's figures.
+    pub fn steer_wire(&mut self, cores: Cores) -> Result<(), String> {
         self.each_wire(|wire| steer(wire, IFNAME, cores.wire))
             .map_err(|error| format!("{WIRE_INSIDE} ({error:#})"))
     }
@@ -149,7 +150,7 @@ impl LaneEnds {
     /// # Errors
     /// [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed; otherwise if the kernel
     /// does not support the rules.
-    pub(super) fn spoil(&mut self, faults: WireFaults) -> anyhow::Result<()> {
+    pub(super) fn add_faults(&mut self, faults: WireFaults) -> anyhow::Result<()> {
         need(&["ip", "nft"])?;
         self.each_wire(|wire| {
             let mut run = |words: &str| {
@@ -157,20 +158,20 @@ impl LaneEnds {
                 wire.run(&words)
             };
             run(&format!("ip link set {IFNAME} gso_max_segs 1"))?;
-            // Packets to be reordered take a detour through another veth pair, whose other end is
-            // processed slightly later.
+            // Delayed packets pass through another veth pair, whose other end is processed slightly
+            // later.
             run("ip link add late0 type veth peer name late1")?;
             for late in ["late0", "late1"] {
                 run(&format!("ip link set {late} up"))?;
             }
-            wire.run(&["nft", &spoiling(faults)]).map(drop)
+            wire.run(&["nft", &fault_rules(faults)]).map(drop)
         })
     }
 
-    /// Makes the guests' kernels acknowledge segments from the wire at once.
+    /// Makes the guests' kernels acknowledge segments from the wire immediately.
     ///
     /// # Errors
-    /// If `ip` is not installed, or fails.
+    /// `ip` is not installed, or fails.
     pub(super) fn quick_ack(&mut self) -> anyhow::Result<()> {
         let network = format!("10.77.0.0/{PREFIX}");
         let guests = std::iter::once(&mut self.guest).chain(&mut self.further);

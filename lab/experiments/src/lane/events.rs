@@ -1,5 +1,5 @@
-//! Hardware events of a window by part, as `perf stat` counts them, on machines with a PMU:
-//! instructions, misses of the last-level cache and of both TLBs.
+//! Hardware events of a window by part, as `perf stat` counts them: instructions, and misses of the
+//! last-level cache and of both TLBs. They require a PMU.
 
 use super::running::is_beside;
 use figures::measure::CpuPart;
@@ -11,8 +11,8 @@ use xenoprof::count::{self, Counting, EventCounts};
 pub struct PerfEvents(Option<Counting>);
 
 impl PerfEvents {
-    /// Starts counting events of these processes. Counts nothing if the machine has no PMU, or this
-    /// user may not count other processes.
+    /// Starts to count events of these processes. Counts nothing if the machine has no PMU, or if
+    /// this user may not count other processes.
     #[must_use]
     pub fn start(of: &[(CpuPart, Vec<i32>)]) -> Self {
         Self(Counting::start(of, count::possible()).ok())
@@ -26,7 +26,7 @@ impl PerfEvents {
     }
 }
 
-/// Metric of [`EventCounts::least_share`]. Present if any event was counted.
+/// Metric of [`EventCounts::least_share`]. It exists if any event was counted.
 pub const EVENTS_COUNTED: &str = "events_counted";
 
 /// Adds the figures `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
@@ -38,7 +38,8 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     for ((part, event), count) in &counts.sums {
         let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
         out.insert(format!("{name}.{part}"), count / units);
-        // Events of rivals belong to other packets, and devices in software represent hardware.
+        // Events of rivals belong to other packets, and devices in software represent hardware, so
+        // both are in no total.
         if !is_beside(part) {
             *totals.entry(name).or_insert(0.0) += count / units;
         }

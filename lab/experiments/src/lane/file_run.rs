@@ -3,7 +3,7 @@
 use super::cores::Cores;
 use super::frame_run::FrameWindow;
 use super::path::Path as _;
-use super::running::{Running, fresh_name};
+use super::running::{Running, unique_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::{Context as _, bail};
@@ -27,7 +27,7 @@ pub struct FileRun {
     pub grants: GrantMode,
     /// File size, KB.
     pub kb: u32,
-    /// The driver runs on the guest's core, the guests on the wire's.
+    /// Cores: the driver runs on the guest's core, the guests on the wire's.
     pub cores: Cores,
 }
 
@@ -36,13 +36,13 @@ pub struct FileRun {
 struct Sent {
     /// Acknowledged bytes.
     bytes: f64,
-    /// Uses of pages that were already granted.
+    /// Number of uses of pages that were already granted.
     reused: f64,
-    /// New grants of pages.
+    /// Number of new grants of pages.
     anew: f64,
     /// Copied frames.
     copied: f64,
-    /// Pages of the file that are granted at this time.
+    /// Number of the file's pages that are currently granted.
     granted: f64,
 }
 
@@ -50,13 +50,15 @@ impl FileRun {
     /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// If the machine does not start, or sends nothing.
+    /// The machine does not start, or sends nothing.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let mut running = Running::start(&self.config()?)?;
         let end = Instant::now() + Duration::from_secs(30);
         while sent(&running)?.bytes == 0.0 {
             if Instant::now() > end {
-                bail!(Failure::Failed("no byte of the file arrives".to_owned()));
+                bail!(Failure::Failed(
+                    "the receiver receives no byte of the file".to_owned()
+                ));
             }
             interrupt::sleep(Duration::from_millis(20))?;
         }
@@ -121,7 +123,7 @@ impl FileRun {
             file_kb: Some(self.kb),
         };
         let mut config = Config {
-            name: fresh_name("file"),
+            name: unique_name("file"),
             guests: vec![
                 guest(SENDER, "10.0.0.1/24", source)?,
                 guest("to", "10.0.0.2/24", StackApp::TcpSink { port: PORT })?,
@@ -153,12 +155,12 @@ fn sent(running: &Running) -> anyhow::Result<Sent> {
     })
 }
 
-/// Returns the figures of a file's pages per packet of a full segment, and the packets per used
-/// page, however often that page was granted.
+/// Returns the figures of a file's pages per packet of a full segment, and the packets per distinct
+/// page used.
 fn pages(before: Sent, after: Sent, kb: u32) -> BTreeMap<String, f64> {
     let packets = (after.bytes - before.bytes) / SEGMENT_BYTES;
     let (anew, reused) = (after.anew - before.anew, after.reused - before.reused);
-    // The file is sent cyclically, so a page is used again only after all others.
+    // The file is sent cyclically, so a page is used again only after all others were used.
     let used = (before.granted + anew).min(f64::from(kb) / 4.0);
     let mut figures = BTreeMap::from([
         ("file_copied".to_owned(), after.copied - before.copied),

@@ -4,7 +4,7 @@ use super::build::{NO_SPIN, dedicate_queues};
 use super::cores::Cores;
 use super::one_process::{self, OneProcess};
 use super::path::Path;
-use super::running::{NIC_DEVICE, Running, fresh_name};
+use super::running::{NIC_DEVICE, Running, unique_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::Context as _;
@@ -18,7 +18,7 @@ use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Entries of each queue of a NIC.
+/// Number of entries of each queue of a NIC.
 const NIC_DESCRIPTORS: u32 = 1024;
 /// Microseconds from the first frame to a NIC's interrupt.
 const NIC_INTERRUPT_US: u32 = 50;
@@ -37,25 +37,25 @@ pub struct FrameRun<'a> {
     pub guests: u32,
     /// Number of guests that send.
     pub active: u32,
-    /// Total frames per second of all senders. Unset: as fast as the driver accepts them.
+    /// Total frames per second of all senders; `None`: as fast as the driver accepts them.
     pub rate_pps: Option<f64>,
     /// True if the guests write and read every byte.
     pub touch: bool,
-    /// Buffers for frames from a guest. Unset: the default.
+    /// Number of buffers for frames from a guest; `None`: the default.
     pub from_guest: Option<u32>,
-    /// Frames that a sender keeps in flight to the driver domain; unset: one per buffer.
+    /// Number of frames that a sender keeps in flight to the driver domain; `None`: one per buffer.
     pub in_flight: Option<u32>,
-    /// Posted buffers for frames to a guest. Unset: the default.
+    /// Number of posted buffers for frames to a guest; `None`: the default.
     pub to_guest: Option<u32>,
-    /// Ring layout. Unset: the default.
+    /// Ring layout; `None`: the default.
     pub ring: Option<RingFormat>,
-    /// UDP flows of a sender; 0: its frames are not IP.
+    /// Number of UDP flows of a sender; 0: its frames are not IP.
     pub flows: u16,
     /// True if the receiving interfaces have a stateful firewall.
     pub stateful: bool,
-    /// True if the frames arrive at a NIC, in a dedicated queue of the guest.
+    /// True if a NIC receives the frames into a dedicated queue of the guest.
     pub nic: bool,
-    /// The driver runs on the guest's core, the guest on the wire's.
+    /// Cores: the driver runs on the guest's core, the guest on the wire's.
     pub cores: Cores,
 }
 
@@ -74,7 +74,7 @@ impl FrameRun<'_> {
     /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// If the machine does not start.
+    /// The machine does not start.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let config = self.config()?;
         if self.grants == one_process::NAME {
@@ -96,9 +96,9 @@ impl FrameRun<'_> {
     ) -> anyhow::Result<FrameWindow> {
         interrupt::sleep(times.warm_up)?;
         let cpus = HostCpuTimes::read();
-        // Reading the counters of 64 guests takes long. So at both ends of the window everything
-        // else is read first, then the driver domain and the first guest, which sends. This way all
-        // windows have the same length.
+        // Reading the counters of 64 guests takes long. At both ends of the window, the driver
+        // domain and the first guest, which sends, are therefore read last, so that all windows
+        // have the same length.
         let start = std::time::Instant::now();
         let cpu = CpuTimes::read(&running.parts());
         let calls_before = hypercalls(running)?;
@@ -120,7 +120,7 @@ impl FrameRun<'_> {
             .iter()
             .map(|(part, ns)| (*part, *ns as f64 * tsc_hz as f64 / 1e9));
         cycles.extend(exact);
-        // The device of a NIC stands for hardware.
+        // The device of a NIC represents hardware.
         let device = cycles.remove(NIC_DEVICE);
         per_packet(&cycles, packets, &mut figures);
         if let Some(cycles) = device.filter(|_| packets > 0.0) {
@@ -177,7 +177,7 @@ impl FrameRun<'_> {
             ..GuestSection::default()
         };
         let mut config = Config {
-            name: fresh_name("frames"),
+            name: unique_name("frames"),
             guests: (0..self.guests).map(guest).collect(),
             ..Config::default()
         };
@@ -204,7 +204,7 @@ impl FrameRun<'_> {
         config.driver.grants = grants;
         config.driver.restart = false;
         if self.stateful {
-            // Flows that are not answered get half of a table.
+            // Flows without an answer may use only half of a table.
             let entries = (4 * u32::from(self.flows)).next_power_of_two();
             config.driver.flows = entries.clamp(config.driver.flows, 65_536);
             config.driver.flow_tables = config.driver.flow_tables.max(self.guests);
@@ -246,7 +246,7 @@ impl FrameRun<'_> {
         config.nics.push(nic);
         dedicate_queues(1, config);
         config.buffers.to_guest = NIC_DESCRIPTORS;
-        // A domain that spins would keep the other one from their core.
+        // A domain that spins would keep the other one off their common core.
         config.driver.spin_us = NO_SPIN;
         for guest in &mut config.guests {
             guest.cpus = vec![self.cores.guest];
@@ -255,8 +255,8 @@ impl FrameRun<'_> {
     }
 }
 
-/// Returns the hypercalls of the driver domain and of the guests so far; empty if the path is no
-/// machine.
+/// Returns the number of hypercalls of the driver domain and of the guests so far. Returns an empty
+/// map if the path is not a machine.
 fn hypercalls(path: &dyn Path) -> anyhow::Result<BTreeMap<CpuPart, u64>> {
     let mut sums = BTreeMap::new();
     let Some(running) = path.machine() else {

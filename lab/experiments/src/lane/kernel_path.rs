@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// Kernel resources of a lane.
 #[derive(Default)]
 struct KernelPath {
-    /// Namespace of the bridge, kept as long as the lane exists.
+    /// Namespace of the bridge. It exists as long as the lane.
     _middle: Option<NamedNamespace>,
     /// NAPI threads at the wire's far end.
     far: Vec<i32>,
@@ -26,7 +26,7 @@ struct KernelPath {
 /// Offloads of a kernel path.
 #[derive(Clone, Copy, Debug)]
 pub struct Offloaded {
-    /// Where frames are aggregated.
+    /// Aggregation of received frames.
     pub gro: Gro,
     /// True if the wire carries whole segments (segmentation offload) instead of MTU-sized frames.
     pub segments: bool,
@@ -41,9 +41,9 @@ impl Offloaded {
     }
 }
 
-/// Sets up two veth pairs with a bridge between them. Unless the wire carries whole segments, it
-/// turns off offloads that would exceed the MTU there. A bridge that aggregates at its ports passes
-/// whole aggregates to the guest and accepts segments from it, like a guest's TAP.
+/// Sets up two veth pairs with a bridge between them. Unless the wire carries whole segments,
+/// disables offloads that would create frames above its MTU. A bridge that aggregates at its ports
+/// passes whole aggregates to the guest and accepts segments from it, like a guest's TAP.
 ///
 /// # Errors
 /// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
@@ -116,7 +116,7 @@ fn through(
     for (number, address) in wires.iter().enumerate().skip(1) {
         let name = nic(number);
         path.near.extend(interface(guest, &name, near, gro)?);
-        // The first interface routes the network; each other wire has one station.
+        // The first interface has the route to the network. Each other wire has one station.
         let to = address.to_string();
         guest.run(&["ip", "route", "add", &to, "dev", &name, "src", &source])?;
     }
@@ -130,7 +130,7 @@ fn through(
 struct Near {
     /// Core that processes received packets.
     core: usize,
-    /// True if segments leave the interface whole.
+    /// True if the interface sends whole segments.
     whole: bool,
 }
 
@@ -153,11 +153,11 @@ fn interface(
     }
 }
 
-/// Moves the processing of frames that arrive at each wire's end to the wire's core, as behind a
-/// bridge with the same `gro`; returns the NAPI threads.
+/// Moves the processing of frames that each wire's end receives to the wire's core, as behind a
+/// bridge with the same `gro`. Returns the NAPI threads.
 ///
 /// # Errors
-/// If this user may not, or `ethtool` is not installed.
+/// This user may not change the setting, or `ethtool` is not installed.
 pub(super) fn set_up_wires(
     ends: &mut LaneEnds,
     cores: Cores,
@@ -176,7 +176,7 @@ pub(super) fn set_up_wires(
     Ok(threads)
 }
 
-/// Moves the NAPI processing of an interface to a kernel thread on `core`; returns the thread.
+/// Moves the NAPI processing of an interface to a kernel thread on `core`, and returns the thread.
 fn thread(ns: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
     let threads = || kernel_threads(&[&format!("napi/{name}-")]);
     let before = threads();
@@ -184,7 +184,7 @@ fn thread(ns: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<Ve
     let mut new = threads();
     new.retain(|thread| !before.contains(thread));
     if new.is_empty() {
-        // If they are not visible, their CPU time cannot be counted.
+        // The CPU time of threads that are not visible cannot be counted.
         anyhow::bail!(Failure::CannotRun(
             "the kernel's NAPI threads are not visible in this PID namespace".to_owned()
         ));
@@ -204,7 +204,8 @@ fn pair(near: &mut NamedNamespace, name: &str, far: i32, far_name: &str) -> anyh
     near.run(&words).map(drop)
 }
 
-/// Creates a bridge in a new namespace, with a port to each end; returns the threads of its ports.
+/// Creates a bridge in a new namespace, with a port to each end. Returns the NAPI threads of its
+/// ports.
 fn bridge(
     ends: &LaneEnds,
     Offloaded { gro, segments }: Offloaded,
@@ -270,7 +271,7 @@ impl VmBridge {
     /// Adds an interface of its namespace as a port.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses.
     pub(super) fn with_port(mut self, name: &str) -> anyhow::Result<Self> {
         self.middle
             .run(&["ip", "link", "set", name, "master", "br0", "up"])?;
@@ -278,8 +279,8 @@ impl VmBridge {
     }
 }
 
-/// Sets whether an interface aggregates received frames. Unless it takes `whole` segments, turns
-/// off every offload that sends frames above the MTU.
+/// Sets whether an interface aggregates received frames. Unless it sends `whole` segments, disables
+/// every offload that sends frames above the MTU.
 fn offloads(ns: &mut NamedNamespace, name: &str, gro: &str, whole: bool) -> anyhow::Result<()> {
     let segments = if whole { "on" } else { "off" };
     ns.run(&[
@@ -288,7 +289,7 @@ fn offloads(ns: &mut NamedNamespace, name: &str, gro: &str, whole: bool) -> anyh
     if whole {
         return Ok(());
     }
-    // Fails on kernels without this offload.
+    // This fails on kernels without the offload.
     let _absent = ns.run(&["ethtool", "-K", name, "tx-udp-segmentation", "off"]);
     Ok(())
 }

@@ -13,7 +13,7 @@ use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 /// Sets up the lane.
 ///
 /// # Errors
-/// If namespaces cannot be created or the machine does not start.
+/// Namespaces cannot be created or the machine does not start.
 pub fn lane(
     place: Place,
     wire: OnWire<'_>,
@@ -32,11 +32,11 @@ pub fn lane(
         beside: topology.beside,
         ..loads.clone()
     };
-    between(ends, running, wire, cores, &loads)
+    lane_of(ends, running, wire, cores, &loads)
 }
 
 /// Returns the lane of a running machine.
-fn between(
+fn lane_of(
     mut ends: LaneEnds,
     running: Running,
     wire: OnWire<'_>,
@@ -46,12 +46,12 @@ fn between(
     let mut threads = Vec::new();
     let remark = match (wire.apart, wire.nic) {
         (_, WireNic::Soft) => {
-            // Without steering, the device's domain runs the wire's TCP stack, on the same core.
-            let _ = ends.wire_apart(cores);
+            // If steering fails, the device's domain runs the wire's TCP stack on the same core.
+            let _ = ends.steer_wire(cores);
             Some(DEVICE_BESIDE.to_owned())
         }
         (None, _) => Some(WIRE_INSIDE.to_owned()),
-        (Some(_), WireNic::Tap) => ends.wire_apart(cores).err(),
+        (Some(_), WireNic::Tap) => ends.steer_wire(cores).err(),
         (Some(gro), WireNic::Xdp) => match set_up_wires(&mut ends, cores, gro) {
             Ok(all) => {
                 threads = all;
@@ -65,7 +65,7 @@ fn between(
 }
 
 /// Sets up the lane to the driver domain itself over the wires of `topology`. The receiver is a
-/// socket behind a TAP on the driver's bridge, without ring and grants.
+/// socket behind a TAP on the driver's bridge, without a ring or grants.
 ///
 /// # Errors
 /// See [`lane`].
@@ -91,14 +91,14 @@ pub fn local_lane(
         }
     }
     let running = Running::start(&config)?;
-    between(ends, running, wire, cores, loads)
+    lane_of(ends, running, wire, cores, loads)
 }
 
-/// Returns the milliseconds until a machine with `guests` guests is ready. It has one wire, and
-/// every guest has a TAP in one namespace, apart from the wire's.
+/// Returns the milliseconds until a machine with `guests` guests is ready. The machine has one
+/// wire. All guests have TAPs in one namespace, which is not the wire's.
 ///
 /// # Errors
-/// If the machine does not start, or does not stop cleanly.
+/// The machine does not start, or does not stop cleanly.
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let ends = LaneEnds::new()?;
     let cores = Cores::choose();

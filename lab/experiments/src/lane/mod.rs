@@ -1,8 +1,8 @@
 //! Lanes: paths between a wire and a guest, with ordinary sockets at both ends.
 //!
 //! Every column of a plan is a lane: through the machine itself, through the forwarder in one
-//! process, or through the kernel's veth and bridge. All lanes exist at once and sleep. A run wakes
-//! one at a time, so that rounds of different columns alternate without new set-ups.
+//! process, or through the kernel's veth and bridge. All lanes exist at the same time, and only one
+//! has traffic. So rounds of different columns alternate without repeated set-up.
 //!
 //! | module | contents |
 //! |---|---|
@@ -53,12 +53,12 @@ pub struct Lane {
     rivals: BTreeMap<PayloadDirection, Vec<Pair>>,
     path: Box<dyn Path>,
     /// Kernel threads of the wire's core (its `ksoftirqd`, and those that aggregate at the wire's
-    /// end) and `ksoftirqd` threads of the other cores. Their time belongs to this
-    /// lane, because the other lanes sleep.
+    /// end), and `ksoftirqd` threads of the other cores. Their time belongs to the lane in its
+    /// window, because the other lanes have no traffic.
     softirqs: [(CpuPart, Vec<i32>); 2],
     /// Remark to print beside the lane's figures.
     remark: Option<String>,
-    // The last field, so that loads and path are dropped first.
+    // This is the last field, so that loads and path are dropped first.
     ends: LaneEnds,
 }
 
@@ -71,15 +71,15 @@ pub struct Loads {
     pub directions: Vec<PayloadDirection>,
     /// Connections of a stream's sender.
     pub flows: u32,
-    /// Number of guests, the last ones, that are not measured. Each has a stream meanwhile.
+    /// Number of guests, the last ones, that have a stream but are not measured.
     pub beside: u32,
     /// True if the sender sends a file without copying it.
     pub sendfile: bool,
     /// True if each message is a separate packet.
     pub push: bool,
-    /// Faults of the wire. Unset: none.
+    /// Faults of the wire; `None`: none.
     pub faults: Option<WireFaults>,
-    /// True if guests acknowledge every segment at once.
+    /// True if guests acknowledge every segment immediately.
     pub quick_ack: bool,
 }
 
@@ -115,8 +115,8 @@ const WIRE_KERNEL: CpuPart = "wire_kernel";
 /// Kernel work of the wire's near end, part of the machine under test.
 const NIC_KERNEL: CpuPart = "nic_kernel";
 
-/// Returns the `ksoftirqd` threads by part. On a single core they cannot be attributed, and count
-/// for the machine.
+/// Returns the `ksoftirqd` threads by part. On a single core they cannot be attributed, and are
+/// charged to the machine.
 fn softirqs(cores: Cores) -> [(CpuPart, Vec<i32>); 2] {
     let far = match cores.wire == cores.guest {
         true => Vec::new(),
@@ -132,13 +132,14 @@ fn softirqs(cores: Cores) -> [(CpuPart, Vec<i32>); 2] {
 struct Pair {
     active: Load,
     passive: Load,
-    /// Namespace of the passive end. The kernel's counters there cover every socket in it.
+    /// Namespace of the passive end. The kernel's counters in it cover all of its sockets.
     at: PathBuf,
 }
 
 /// One end of a pair.
 struct Side {
-    /// The load's namespace. For a load in a virtual machine: a namespace that reaches it.
+    /// The load's namespace. For a load in a virtual machine, a namespace from which it is
+    /// reachable.
     netns: PathBuf,
     in_vm: bool,
     core: usize,
@@ -191,10 +192,10 @@ impl Pair {
 }
 
 impl Lane {
-    /// Starts loads at both ends of a path that is up.
+    /// Starts loads at both ends of an existing path.
     ///
     /// # Errors
-    /// If a load cannot start or cannot connect.
+    /// A load cannot start or cannot connect.
     pub fn new(
         mut ends: LaneEnds,
         path: Box<dyn Path>,
@@ -205,7 +206,7 @@ impl Lane {
             ends.quick_ack()?;
         }
         if let Some(faults) = loads.faults {
-            ends.spoil(faults)?;
+            ends.add_faults(faults)?;
         }
         let mut lane = Self {
             pairs: BTreeMap::new(),
@@ -290,34 +291,34 @@ impl Lane {
     /// Returns the machine.
     ///
     /// # Errors
-    /// If the path is not a machine.
+    /// The path is not a machine.
     pub fn machine(&self) -> anyhow::Result<&Running> {
         self.path.machine().context("no machine")
     }
 
-    /// Switches the machine's LRO.
+    /// Changes the machine's LRO settings.
     ///
     /// # Errors
-    /// If the path is not a machine, or the machine rejects the change.
+    /// The path is not a machine, or the machine rejects the change.
     pub fn switch(&mut self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
         machine.switch(lro, rules)
     }
 
-    /// Sets the maximum bytes per call of a stream's receiver.
+    /// Sets the maximum number of bytes per call of a stream's receiver.
     ///
     /// # Errors
-    /// If the lane has no stream in this direction, or the receiver has exited.
+    /// The lane has no stream in this direction, or the receiver has exited.
     pub fn receive_by(&mut self, direction: PayloadDirection, bytes: usize) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|pair| pair.passive.take(bytes))
     }
 
-    /// Sets the bytes per call of the streams' senders.
+    /// Sets the number of bytes per call of the streams' senders.
     ///
     /// # Errors
-    /// If a sender has exited.
+    /// A sender has exited.
     pub fn send_by(&mut self, bytes: usize) -> anyhow::Result<()> {
         for ((workload, _), pairs) in &mut self.pairs {
             if *workload == Workload::Stream {
@@ -332,17 +333,17 @@ impl Lane {
     /// Starts or stops the streams of a direction.
     ///
     /// # Errors
-    /// If a sender has exited.
+    /// A sender has exited.
     pub fn stream(&mut self, direction: PayloadDirection, go: bool) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|Pair { active, .. }| if go { active.go() } else { active.stop() })
     }
 
-    /// Returns the bytes that the first guest's stream delivered since the last call.
+    /// Returns the number of bytes that the first guest's stream delivered since the last call.
     ///
     /// # Errors
-    /// If the lane has no such stream, or its receiver has exited.
+    /// The lane has no such stream, or its receiver has exited.
     pub fn arrived(&mut self, direction: PayloadDirection) -> anyhow::Result<u64> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let first = pairs.and_then(|pairs| pairs.first_mut());

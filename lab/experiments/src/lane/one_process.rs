@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The value of `grants` in a plan that selects this path.
 pub const NAME: &str = "pointers";
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The running program `pointers`.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl OneProcess {
     /// Starts the program with the machine of `config`, which has one guest and no devices.
     ///
     /// # Errors
-    /// If the program does not exist or rejects the machine.
+    /// The program does not exist or rejects the machine.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let machine = config
             .machine()
@@ -34,19 +34,19 @@ impl OneProcess {
             .map_err(|error| Failure::CannotRun(error.to_string()))?;
         let mut command = Command::new(program);
         command.arg(serde_json::to_string(&machine)?);
-        let child = LineChild::start("pointers", command, PATIENCE)?;
+        let child = LineChild::start("pointers", command, REPLY_TIMEOUT)?;
         Ok(Self { child })
     }
 }
 
 impl Path for OneProcess {
-    /// Returns no parts, because both threads share a process; the ledgers report their CPU time.
+    /// Returns no parts, because both threads share a process. The ledgers report their CPU time.
     fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         Vec::new()
     }
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
-        let stat = self.child.ask("stat", PATIENCE)?;
+        let stat = self.child.ask("stat", REPLY_TIMEOUT)?;
         let mut reading = Reading::default();
         for part in ["driver", "guest"] {
             let counters = stat.get(part).context("pointers: no counters")?;

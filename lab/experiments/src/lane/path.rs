@@ -12,7 +12,7 @@ pub trait Path {
     /// Reads the path's counters, which only grow.
     ///
     /// # Errors
-    /// If the path has exited.
+    /// The path has exited.
     fn reading(&mut self) -> anyhow::Result<Reading>;
 
     /// Returns the machine, if the path is one.
@@ -28,7 +28,7 @@ impl Path for Running {
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
-        // The figures of the measured guest exclude merges and drops of rivals.
+        // The figures of the measured guest exclude the merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| !is_beside(part)) {
             digest(part, &self.stat(name)?, &mut reading);
         }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 /// Counters of a path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, …; see `window` for all
-    /// names.
+    /// Sums by name, such as `drops.<reason>` and `<domain>.hop.<hop>` in cycles. `window` lists
+    /// all names.
     pub sums: BTreeMap<String, f64>,
-    /// Maxima since the path's start: `under_way`, frames in flight from one source.
+    /// Maxima since the path's start, such as `under_way`, the frames in flight from one source.
     pub most: BTreeMap<String, f64>,
 }
 
@@ -32,7 +32,7 @@ impl Reading {
     }
 }
 
-/// Prefix of the driver domain's names of ports that are wires.
+/// Prefix of the names of the driver domain's ports that are wires.
 const WIRES: &str = "nic.wire";
 
 /// Adds a domain's counters to a reading. [`super::window::Window::figures`] lists the names.
@@ -105,8 +105,8 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     }
 }
 
-/// Adds the counters of a NIC's device in software. The driver domain counts each packet that the
-/// device has merged as one.
+/// Adds the counters of a NIC's device in software. The driver domain counts each aggregate of the
+/// device as one packet.
 pub(super) fn digest_device(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     if let Some(count) = stat["device"]["interrupts"].as_f64() {

@@ -18,28 +18,28 @@ use std::time::{Duration, Instant};
 
 /// Name prefix of guests that are not measured.
 pub(super) const RIVAL: &str = "rival";
-/// Part of these guests and their loads.
+/// Part to which these guests and their loads are charged.
 pub(super) const RIVALS: CpuPart = "rivals";
-/// Part of NICs' devices in software, which represent hardware.
+/// Part to which NICs' devices in software are charged. They represent hardware.
 pub(crate) const NIC_DEVICE: CpuPart = "nic_device";
 
-/// Returns whether a part is beside the machine under test, so that it counts in no sum.
+/// Returns whether a part is not in the machine under test, and so is in no sum.
 pub(super) fn is_beside(part: CpuPart) -> bool {
     [RIVALS, NIC_DEVICE].contains(&part)
 }
 
 /// Timeout for a helper of the core to start.
-const HELPER: Duration = Duration::from_secs(30);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of checks for a helper.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running machine.
 #[derive(Debug)]
 pub struct Running {
-    // Dropped before the instance, whose drop would shut it down in order.
-    _at_once: AtOnce,
+    // This field is dropped before the instance, whose drop shuts it down in order.
+    _kill_on_interrupt: KillOnInterrupt,
     instance: Instance,
-    // Dropped after the instance, when no process writes to the log any longer.
+    // This field is dropped after the instance, when no process writes to the log any longer.
     _log: Log,
     /// Domain names by part, in start order.
     domains: Vec<(CpuPart, String)>,
@@ -56,9 +56,13 @@ impl Parents {
         let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for pid in processes() {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A program's name, in parentheses, may contain any characters.
-            let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            if let Some(parent) = behind.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+            // The program's name in parentheses may contain any characters.
+            let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            if let Some(parent) = after_name
+                .split(' ')
+                .nth(1)
+                .and_then(|word| word.parse().ok())
+            {
                 all.entry(parent).or_default().push(pid);
             }
         }
@@ -69,7 +73,7 @@ impl Parents {
         self.0.get(&of).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the children of a process, their children, and so on.
+    /// Returns all descendants of a process.
     fn descendants(&self, of: i32) -> Vec<i32> {
         let mut all = self.children(of).to_vec();
         let mut at = 0;
@@ -90,20 +94,20 @@ pub(super) fn family(pid: i32) -> Vec<i32> {
 
 /// Returns an instance name that is unique across runs.
 #[must_use]
-pub(crate) fn fresh_name(what: &str) -> String {
+pub(crate) fn unique_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{what}-{}-{number}", std::process::id())
 }
 
-/// Maximum attempts to query a domain that does not answer. Each takes seconds.
-const ASKS: usize = 3;
+/// Maximum number of queries to a domain that does not answer. Each takes seconds.
+const QUERY_ATTEMPTS: usize = 3;
 
 impl Running {
     /// Starts a machine and waits until it is ready.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if this system does not allow it.
+    /// [`Failure::CannotRun`] if this system does not allow machines.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         Self::of(config, config.machine())
     }
@@ -111,12 +115,12 @@ impl Running {
     /// Starts a machine to which guests can be attached, from the text of its file.
     ///
     /// # Errors
-    /// See [`Running::start`]; also if the file is not valid.
+    /// See [`Running::start`]. The file may also be invalid.
     pub fn start_live(what: &str, text: String) -> anyhow::Result<Self> {
         let name = what.to_owned();
         let wrong = |problems: Problems| Failure::Failed(problems.to_string());
         let mut config = config::parse(what, &text).map_err(wrong)?;
-        config.name = fresh_name(what);
+        config.name = unique_name(what);
         let machine = config::live::machine(&config, &[ConfigFile { name, text }]);
         Self::of(&config, machine)
     }
@@ -161,7 +165,7 @@ impl Running {
         rest.retain(|pid| !of_domains.contains(pid));
         by_part.entry("monitor").or_default().extend(rest);
         Ok(Self {
-            _at_once: AtOnce(core),
+            _kill_on_interrupt: KillOnInterrupt(core),
             instance,
             _log: Log(log),
             domains,
@@ -191,7 +195,7 @@ impl Running {
     /// Returns the monitor's status.
     ///
     /// # Errors
-    /// If the monitor does not answer.
+    /// The monitor does not answer.
     pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.instance.status().map_err(failure)?)
     }
@@ -199,7 +203,7 @@ impl Running {
     /// Returns the status of the driver domain.
     ///
     /// # Errors
-    /// If the monitor does not answer, or the machine has no driver domain.
+    /// The monitor does not answer, or the machine has no driver domain.
     pub fn driver(&self) -> anyhow::Result<DomainStatus> {
         let mut domains = self.status()?.domains.into_iter();
         let driver = domains.find(|domain| domain.program == Program::Driver);
@@ -209,19 +213,19 @@ impl Running {
     /// Returns the process of a helper of the core. Waits for a helper that is starting.
     ///
     /// # Errors
-    /// If no helper with this name starts in time.
+    /// No helper with this name starts in time.
     pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
         let is_named = |pid: &i32| {
             let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             path.file_name().is_some_and(|file| file == name)
         };
-        let until = Instant::now() + HELPER;
+        let until = Instant::now() + HELPER_TIMEOUT;
         loop {
             if let Some(found) = self.children()?.into_iter().find(is_named) {
                 return Ok(found);
             }
-            ensure!(Instant::now() < until, "no {name} for {HELPER:?}");
-            interrupt::sleep(LOOK)?;
+            ensure!(Instant::now() < until, "no {name} for {HELPER_TIMEOUT:?}");
+            interrupt::sleep(POLL_INTERVAL)?;
         }
     }
 
@@ -235,7 +239,7 @@ impl Running {
     /// Returns the core's process.
     ///
     /// # Errors
-    /// If this process did not start it.
+    /// This process did not start it.
     pub fn core(&self) -> anyhow::Result<i32> {
         Ok(self.instance.pid().context("no core")?.cast_signed())
     }
@@ -251,7 +255,7 @@ impl Running {
     /// Attaches a guest, in the control socket's format, and waits until it is up.
     ///
     /// # Errors
-    /// If the description is not valid, or the guest does not come up.
+    /// The description is invalid, or the guest does not connect.
     pub fn attach(&self, guest: Value) -> anyhow::Result<()> {
         let guest: Setting = serde_json::from_value(guest)?;
         self.instance.attach(guest).map_err(failure)?;
@@ -261,7 +265,7 @@ impl Running {
     /// Detaches a guest and waits until it is removed.
     ///
     /// # Errors
-    /// If no guest has this name, or part of it remains.
+    /// No guest has this name, or part of it remains.
     pub fn detach(&self, guest: &str) -> anyhow::Result<()> {
         self.instance.detach(guest).map_err(failure)?;
         Ok(())
@@ -270,36 +274,36 @@ impl Running {
     /// Returns the audit of grants.
     ///
     /// # Errors
-    /// If the monitor does not answer.
+    /// The monitor does not answer.
     pub fn audit(&self) -> anyhow::Result<Audit> {
         Ok(self.instance.grants().map_err(failure)?)
     }
 
-    /// Returns all counters of a domain. Retries if it does not answer, because a domain without
-    /// CPU for a few seconds should not invalidate an hour of rounds.
+    /// Returns all counters of a domain. Retries if the domain does not answer, because a domain
+    /// that has no CPU for a few seconds must not invalidate an hour of rounds.
     ///
     /// # Errors
-    /// If the domain does not answer.
+    /// The domain does not answer.
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
-        let mut times = ASKS;
+        let mut times = QUERY_ATTEMPTS;
         loop {
             match self.instance.relay(domain, &Request::Stat) {
                 Err(client::Error::Refused(why)) if times > 0 => {
                     eprintln!("{why}; retrying; this window's figures may be wrong");
                     times -= 1;
                 }
-                said => {
-                    let said = said.map_err(failure);
-                    return said.with_context(|| format!("the counters of {domain}"));
+                answer => {
+                    let answer = answer.map_err(failure);
+                    return answer.with_context(|| format!("the counters of {domain}"));
                 }
             }
         }
     }
 
-    /// Switches the LRO of all domains that have one.
+    /// Changes the LRO settings of all domains that have LRO.
     ///
     /// # Errors
-    /// If a domain refuses, or does not answer.
+    /// A domain rejects the change, or does not answer.
     pub fn switch(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
@@ -329,18 +333,18 @@ impl Running {
     /// Stops the machine and waits until it is removed.
     ///
     /// # Errors
-    /// If it does not stop in time.
+    /// It does not stop in time.
     pub fn down(self) -> anyhow::Result<()> {
         Ok(self.instance.down().map_err(failure)?)
     }
 }
 
-/// Kills the core on drop if the user has asked to stop, because an orderly shutdown of hundreds of
-/// guests takes seconds.
+/// Kills the core on drop if the user has interrupted the run, because an orderly shutdown of
+/// hundreds of guests takes seconds.
 #[derive(Debug)]
-struct AtOnce(i32);
+struct KillOnInterrupt(i32);
 
-impl Drop for AtOnce {
+impl Drop for KillOnInterrupt {
     fn drop(&mut self) {
         if interrupt::check().is_err() {
             let core = Pid::from_raw(self.0);
@@ -349,8 +353,8 @@ impl Drop for AtOnce {
     }
 }
 
-/// A monitor's log, deleted on drop, because a run keeps figures and not logs. The log of a machine
-/// that did not start is kept, because the error names it.
+/// A monitor's log, which is deleted on drop. The log of a machine that did not start is kept,
+/// because the error names it.
 #[derive(Debug)]
 struct Log(PathBuf);
 

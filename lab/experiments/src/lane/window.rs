@@ -1,4 +1,5 @@
-//! A window on a lane: runs one load for some time, and reads all counters before and after.
+//! A window on a lane, which runs one load for some time and reads all counters before and after
+//! it.
 
 use super::events::{self, PerfEvents};
 use super::reading::Reading;
@@ -24,7 +25,7 @@ pub struct Window {
     pub beside_bytes: u64,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<CpuPart, u64>,
-    /// Nanoseconds for which processors were busy, in total. In addition to the parts, this
+    /// Total time for which processors were busy, nanoseconds. In addition to the parts, it
     /// includes softirqs on an idle core, other kernel threads and other programs.
     pub busy_ns: u64,
     /// Hardware events, if they can be counted.
@@ -39,7 +40,7 @@ impl Lane {
     /// Measures a window.
     ///
     /// # Errors
-    /// If a load or the path has exited, or the user asked to stop.
+    /// A load or the path has exited, or the user interrupted the run.
     pub fn window(
         &mut self,
         workload: Workload,
@@ -66,9 +67,9 @@ impl Lane {
             Ok(()) => self.open(pairs, workload, times),
             Err(error) => Err(error),
         };
-        // Loads stop even after an error, because none may run beside another lane.
+        // Loads stop even after an error, because no load may run during another lane's window.
         let stopped = each(self.active(pairs, direction), Load::stop);
-        // Data in flight must arrive before the turn of another lane.
+        // Data in flight must be delivered before another lane's window opens.
         interrupt::sleep(Duration::from_millis(10))?;
         let seen = seen?;
         stopped?;
@@ -142,7 +143,7 @@ fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
     let mut all = Mark::default();
     let mut kernels = BTreeSet::new();
     for pair in pairs {
-        // Segment counters cover a whole namespace: count them once for two pairs in it.
+        // Segment counters cover a whole namespace, so they count once for two pairs in it.
         let first = u64::from(kernels.insert(&pair.at));
         let mark = match workload {
             Workload::Stream => pair.passive.mark(),
@@ -169,10 +170,10 @@ fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 }
 
 impl Window {
-    /// Returns the window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
-    /// `cycles_per_packet.X`, `frame_bytes` (the mean frame that the receiver's interfaces took),
-    /// and those of [`events`]; requests: `transactions`, `latency_us.*`; and figures from the
-    /// path's counters, whose sums have these names:
+    /// Returns the window's figures by metric. A stream has `throughput`, `cycles_per_byte.X`,
+    /// `cycles_per_packet.X`, `frame_bytes` (the mean frame that the receiver's interfaces
+    /// received) and the figures of [`events`]; requests have `transactions` and `latency_us.*`.
+    /// Both have figures from the path's counters, whose sums have these names:
     ///
     /// | name | meaning |
     /// |---|---|
@@ -189,7 +190,7 @@ impl Window {
     /// | `interrupts` | interrupts of NICs' devices in software |
     ///
     /// `segments_per_ack` is the number of segments delivered to the receiver's TCP (an aggregate
-    /// is one) per acknowledgement; delayed acknowledgements answer two.
+    /// is one) per acknowledgement. A delayed acknowledgement answers two segments.
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -241,7 +242,8 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            // Rivals spend cycles on other bytes, and devices in software represent hardware.
+            // Cycles of rivals belong to other bytes, and devices in software represent hardware,
+            // so both are in no total.
             if !is_beside(part) {
                 total += cycles;
             }
@@ -250,7 +252,7 @@ impl Window {
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
         put("total", total);
         put("receive_side", total - sender);
-        // Busy time outside all parts is the most that the total can lack.
+        // The total lacks at most the busy time outside all parts.
         let counted: u64 = self.cpu_ns.values().sum();
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);
@@ -306,8 +308,9 @@ impl Window {
     }
 }
 
-/// Returns the TCP packets received per packet delivered. A domain may merge packets that another
-/// domain has merged before. Without LRO every packet is delivered as received, so the rate is 1.
+/// Returns the number of TCP packets received per packet delivered. A domain may merge packets that
+/// another domain has already merged. Without LRO every packet is delivered as received, so the
+/// rate is 1.
 fn lro_rate(path: &Reading) -> f64 {
     let rates = path.sums.iter().filter_map(|(name, aggregates)| {
         let part = name.strip_suffix(".lro.aggregates")?;
@@ -336,7 +339,8 @@ fn mean_wait(path: &Reading) -> Option<f64> {
     (all > 0.0).then(|| sum / all)
 }
 
-/// Returns the buckets of the waits of aggregates' first packets: nanoseconds, and count.
+/// Returns the buckets of the waits of aggregates' first packets, each with its nanoseconds and
+/// count.
 fn waits(path: &Reading) -> impl Iterator<Item = (f64, f64)> {
     path.sums.iter().filter_map(|(name, count)| {
         let ns = name.strip_prefix("lro.waits.")?.parse().ok()?;
@@ -344,7 +348,7 @@ fn waits(path: &Reading) -> impl Iterator<Item = (f64, f64)> {
     })
 }
 
-/// Returns the shares of aggregates whose first packet waited at most N microseconds.
+/// Returns, for each N, the share of aggregates whose first packet waited at most N microseconds.
 fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
     let all: f64 = waits(path).map(|class| class.1).sum();
     let share = move |us: u32| {

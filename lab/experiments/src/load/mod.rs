@@ -30,37 +30,38 @@ pub struct Load {
 }
 
 /// Timeout for an answer, longer than the time for which a load tries to connect.
-const WAIT: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Load {
     /// Starts a load. Returns when it listens, or when all of its connections are established.
     ///
     /// # Errors
-    /// If the process cannot be started, or no socket answers at the address for some seconds.
+    /// The process cannot be started, or no socket answers at the address for some seconds.
     pub fn start(spec: &LoadSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("load")?;
         command.arg(serde_json::to_string(spec)?);
         let name = format!("{:?} {}", spec.role, spec.address).to_lowercase();
-        let child = LineChild::start(&name, command, WAIT)?;
+        let child = LineChild::start(&name, command, REPLY_TIMEOUT)?;
         Ok(Self { child })
     }
 
-    /// Starts a load in a virtual machine whose address the namespace `netns` reaches. Its process
-    /// there is not a process of this system: [`Load::pid`] is the one that controls it.
+    /// Starts a load in a virtual machine whose address the namespace `netns` reaches.
+    /// [`Load::pid`] is the process of this system that controls it.
     ///
     /// # Errors
     /// See [`Load::start`].
     pub fn start_in_vm(spec: &LoadSpec, netns: &Path, vm: IpAddr) -> anyhow::Result<Self> {
-        // Passes the argument as the first line, then everything that this process writes.
+        // The script sends the argument as the first line, then everything that this process
+        // writes.
         let script = "{ printf '%s\\n' \"$1\"; exec cat; } | exec busybox nc \"$2\" 6000";
-        let mut command = process::mortal("nsenter");
+        let mut command = process::killed_with_parent("nsenter");
         command
             .arg(format!("--net={}", netns.display()))
             .args(["sh", "-c", script, "sh"])
             .arg(serde_json::to_string(spec)?)
             .arg(vm.to_string());
         let name = format!("{:?} {} in {vm}", spec.role, spec.address).to_lowercase();
-        let child = LineChild::start(&name, command, WAIT)?;
+        let child = LineChild::start(&name, command, REPLY_TIMEOUT)?;
         Ok(Self { child })
     }
 
@@ -73,7 +74,7 @@ impl Load {
     /// Starts the load's work.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
         self.child.tell("go")
     }
@@ -81,23 +82,23 @@ impl Load {
     /// Stops the load after the current operation. Connections stay open.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.child.tell("stop")
     }
 
-    /// Sets the maximum bytes per call of a sink, at most [`TAKE_MAX`].
+    /// Sets the maximum number of bytes per call of a sink, at most [`TAKE_MAX`].
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("take {bytes}"))
     }
 
-    /// Sets the bytes per call of a source, at most [`CHUNK`].
+    /// Sets the number of bytes per call of a source, at most [`CHUNK`].
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("give {bytes}"))
     }
@@ -105,9 +106,9 @@ impl Load {
     /// Returns the counters since the last mark.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Mark> {
-        let answer = self.child.ask("mark", WAIT)?;
+        let answer = self.child.ask("mark", REPLY_TIMEOUT)?;
         Ok(serde_json::from_value(answer)?)
     }
 }
@@ -115,7 +116,7 @@ impl Load {
 /// Runs the helper process.
 ///
 /// # Errors
-/// If the namespace, core or address is not available.
+/// The namespace, core or address is not available.
 pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     if let Some(path) = &spec.netns {
         ns::enter(path)?;

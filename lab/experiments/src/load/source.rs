@@ -39,7 +39,7 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
 
 /// Method of writing to a stream.
 enum WriteMethod {
-    /// Copies from the source's memory. With `EOR` no later byte joins the same packet.
+    /// Copies from the source's memory. With `EOR`, TCP adds no later byte to the same packet.
     Chunk(Vec<u8>, TcpStream, SendFlags),
     /// Sends a file whose pages the kernel passes to the socket.
     File(File, TcpStream),
@@ -52,12 +52,12 @@ impl WriteMethod {
         Ok(Self::File(file, stream))
     }
 
-    /// Writes up to `most` bytes, and never more than the source has; returns the number written.
+    /// Writes up to `most` bytes, at most those of the source, and returns the number written.
     fn some(&mut self, most: usize) -> std::io::Result<usize> {
         match self {
             Self::Chunk(bytes, stream, flags) => {
                 let message = bytes.get(..most).unwrap_or(bytes);
-                // Like Rust's standard library: a closed peer causes an error instead of a signal.
+                // As in Rust's standard library, a closed peer causes an error instead of a signal.
                 Ok(send(&*stream, message, *flags | SendFlags::NOSIGNAL)?)
             }
             Self::File(file, stream) => Ok(sendfile(&*stream, &*file, Some(&mut 0), most)?),

@@ -18,7 +18,7 @@ pub enum LoadRole {
     Sink,
     /// Sends a stream, [`CHUNK`] bytes at a time.
     Source,
-    /// Sends a stream; each message is a separate packet with PSH set.
+    /// Sends a stream in which each message is a separate packet with PSH set.
     Pushed,
     /// Sends a file in memory with `sendfile`.
     File,
@@ -34,9 +34,9 @@ pub enum LoadRole {
 pub struct LoadSpec {
     /// Role.
     pub role: LoadRole,
-    /// Network namespace. Unset: the parent's.
+    /// Network namespace; `None`: the parent's.
     pub netns: Option<PathBuf>,
-    /// Core. Unset: any.
+    /// Core; `None`: any.
     pub cpu: Option<usize>,
     /// Address to listen on (sink, echo) or to connect to (source, client).
     pub address: SocketAddr,
@@ -57,7 +57,7 @@ pub struct Mark {
     pub operations: u64,
     /// CPU time of the load's process, nanoseconds.
     pub cpu_ns: u64,
-    /// TCP segments that the network stack of its namespace received; an aggregate counts once.
+    /// TCP segments that the network stack of its namespace received. An aggregate counts once.
     pub segments: u64,
     /// TCP segments that it sent. A pure receiver sends only acknowledgements.
     pub sent_segments: u64,

@@ -115,7 +115,7 @@ impl Totals {
     }
 }
 
-/// Reads a counter of the kernel's TCP table: a line of names, then a line of values.
+/// Reads a counter of the kernel's TCP table, which has a line of names and a line of values.
 fn segments(snmp: &str, counter: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let at = lines
@@ -126,7 +126,7 @@ fn segments(snmp: &str, counter: &str) -> Option<u64> {
 }
 
 /// Returns the frames and bytes that all interfaces except the loopback received. Each line has a
-/// name, then bytes and packets.
+/// name, bytes and packets.
 fn received(interfaces: &str) -> (u64, u64) {
     let lines = interfaces.lines().filter_map(|line| line.split_once(':'));
     let others = lines.filter(|(name, _)| name.trim() != "lo");

@@ -2,7 +2,7 @@
 //!
 //! The names of a paper's configurations start with the paper's name (`hatori-guest1`). Each value
 //! cites the table, figure or sentence that states it. A statement that relates two configurations
-//! without figures is stored as a ratio.
+//! without absolute values is stored as a ratio.
 
 use figures::Failure;
 use serde::Deserialize;
@@ -41,8 +41,8 @@ pub struct Paper {
     pub question: Vec<Question>,
 }
 
-/// A question whether a mechanism that a paper leaves to future work pays: whether it takes fewer
-/// cycles than others.
+/// A question that a paper leaves to future work: whether a mechanism takes fewer cycles than
+/// others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -50,22 +50,22 @@ pub struct Question {
     pub text: String,
     /// Our column with the mechanism.
     pub column: String,
-    /// Our columns that it is compared with.
+    /// Our columns with which it is compared.
     pub to: Vec<String>,
 }
 
 impl Question {
-    /// Metric of the ratio that answers it.
+    /// Metric of the ratio that answers a question.
     pub const ANSWER: &str = "cycles_per_packet.total";
-    /// Metrics of the other ratios to show.
-    pub const BESIDE: [&str; 3] = [
+    /// Metrics of the other ratios that are shown.
+    pub const OTHER_METRICS: [&str; 3] = [
         "cycles_per_packet.driver",
         "cycles_per_packet.guest",
         "throughput",
     ];
 }
 
-/// A main claim of a paper about one of its ratios.
+/// A main claim of a paper, about one of its ratios.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -90,8 +90,8 @@ pub struct PaperConfig {
     /// Baselines. A ratio uses the first one that has the metric.
     #[serde(default)]
     pub to: Vec<String>,
-    /// Reason why ratios to this configuration cannot be compared with ours: here a different path
-    /// takes its place.
+    /// Reason why ratios to this configuration cannot be compared with ours: a different path
+    /// replaces it here.
     pub not_comparable: Option<String>,
     /// Values that the paper reports for it.
     #[serde(default)]
@@ -106,14 +106,14 @@ pub struct Value {
     pub metric: String,
     /// Absolute value, in this project's unit of the metric.
     pub value: Option<f64>,
-    /// Ratio to configuration `to`, given instead of `value`.
+    /// Ratio to configuration `to`, stated instead of `value`.
     pub ratio: Option<f64>,
     /// Denominator of `ratio`.
     pub to: Option<String>,
     /// The point of the configuration to which the value belongs, as keys and values.
     #[serde(default)]
     pub at: BTreeMap<String, f64>,
-    /// Source in the paper. The name of the table or figure is first, if the value is in one.
+    /// Source in the paper. It begins with the name of the table or figure, if the value is in one.
     pub source: String,
     /// True if the value follows from the metric's definition, so that a ratio to it has no
     /// meaning.
@@ -180,12 +180,11 @@ pub struct Distribution {
     pub mark: String,
 }
 
-/// Keys that enumerate the points of one curve. Only a table or figure about that curve contains
-/// such configurations, and a paper's value for a configuration as a whole applies to none of its
-/// points.
+/// Keys that enumerate the points of a curve. Only a table or figure about that curve contains such
+/// configurations. A paper's value for a whole configuration does not apply to these points.
 pub const SWEPT: [&str; 2] = ["buffer", "offered"];
 
-/// A ratio of two configurations reported by a paper, with its source.
+/// A ratio of two configurations that a paper reports, with its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PaperRatio<'a> {
     /// Name of the denominator.
@@ -198,7 +197,7 @@ pub struct PaperRatio<'a> {
     pub at: BTreeMap<&'a str, f64>,
     /// Source in the paper.
     pub source: &'a str,
-    /// True if the paper's text calls it an effect, however small.
+    /// True if the paper's text calls it an effect, even if it is small.
     pub effect: bool,
     /// Reason why it cannot be compared with ours.
     pub not_comparable: Option<&'a str>,

@@ -46,8 +46,8 @@ fn a_ratio_relates_one_point_of_both() {
         let streams = ratios.filter(|ratio| ratio.metric == "throughput");
         streams.map(|r| (r.to, r.at)).collect::<Vec<_>>()
     };
-    // The two-NIC value and Linux's three-NIC value belong to different points and form no ratio;
-    // the text divides the three-NIC values.
+    // The driver domain's two-NIC value and Linux's three-NIC value belong to different points and
+    // form no ratio. The ratio in the text relates three-NIC values.
     let at = |wires| BTreeMap::from([("wires", wires)]);
     assert_eq!(of("menon-domain0"), [("menon-linux", at(3.0))]);
     assert_eq!(of("menon-guest1"), [("menon-domain0", at(1.0))]);
@@ -106,7 +106,7 @@ fn a_value_stated_twice_is_compared_once() {
     assert_eq!(claims, ["cycles_per_byte.driver"]);
 }
 
-/// Checks values that a reader of the papers has found missing or misplaced.
+/// Checks values that were once missing or had a wrong source.
 #[test]
 fn values_have_the_right_source() {
     for (name, config, metric, value, source) in [
@@ -133,8 +133,8 @@ fn values_have_the_right_source() {
     ] {
         let paper = Paper::find(name).unwrap();
         let mut values = paper.values(config, metric);
-        let stands = |(known, said): (f64, &Value)| known == value && said.source == source;
-        assert!(values.any(stands), "{config} {metric} {value}");
+        let matches = |(known, stated): (f64, &Value)| known == value && stated.source == source;
+        assert!(values.any(matches), "{config} {metric} {value}");
     }
     let menon = Paper::find("menon").unwrap();
     for (config, metric, ratio, wires) in [
@@ -211,7 +211,7 @@ fn points_of_a_curve_belong_to_its_items() {
     assert!(of("figure 3", &[wires]) && of("figure 5", &[]) && !of("figure 5", &[buffer]));
     let offered = |rate| of("figure 7", &[("offered", rate)]);
     assert!(offered("1000") && offered("5000"));
-    // The figure has one rate and no stream.
+    // Figure 8 has one rate and no stream.
     assert!(of("figure 8", &[("offered", "5000")]));
     assert!(!of("figure 8", &[("offered", "1000")]) && !of("figure 8", &[wires]));
 }

@@ -63,7 +63,7 @@ impl Drop for HugePages {
     }
 }
 
-/// Best-effort, because a container may not write these files.
+/// Defragments memory if possible. A container may not write these files.
 fn defragment() {
     for file in ["drop_caches", "compact_memory"] {
         let _ = std::fs::write(Path::new("/proc/sys/vm").join(file), "1\n");

@@ -1,6 +1,6 @@
 //! Third-party switches, measured in the same way as ours: a process on the first core sends and
-//! receives frames, and the switch on the second core returns each frame. Only programs of
-//! distribution packages are used, and a run leaves nothing behind.
+//! receives frames, and the switch on the second core returns each frame. The programs are from
+//! distribution packages, and a run removes everything that it creates.
 //!
 //! | module | contents |
 //! |---|---|
@@ -27,12 +27,12 @@ use crate::plan::{PeerKind, Times};
 use figures::{Failure, interrupt};
 use huge::HugePages;
 use ovs::Ovs;
-use testpmd::{BURSTS, Forwarded, Forwarding, Site, Testpmd, UNDER_WAY};
+use testpmd::{BURSTS, FRAMES_IN_FLIGHT, Forwarded, Forwarding, Site, Testpmd};
 use touch::{TouchProgram, TouchingGuest};
 use vms::VmRun;
 use window::PacketWindow;
 
-/// Huge pages for a guest and a switch.
+/// Number of huge pages for a guest and a switch.
 const HUGE_PAGES: u64 = 448;
 
 /// Checks that these switches can run here.
@@ -69,9 +69,9 @@ pub struct PeerRun<'a> {
     pub kind: PeerKind,
     /// Frame size, bytes.
     pub size: u32,
-    /// The guest that writes and reads every byte. Unset: testpmd, which touches no payload.
+    /// The guest that writes and reads every byte; `None`: testpmd, which accesses no payload.
     pub touch: Option<&'a TouchProgram>,
-    /// The guest runs on the wire's core, the switch on the guest's.
+    /// Cores: the guest runs on the wire's core, the switch on the guest's.
     pub cores: Cores,
 }
 
@@ -101,7 +101,7 @@ impl Switch {
     }
 }
 
-/// The guest, which sends frames and receives them again.
+/// The guest, which sends frames and receives them back.
 enum PeerGuest {
     Testpmd(Testpmd),
     Touching(TouchingGuest),
@@ -148,7 +148,7 @@ impl PeerRun<'_> {
     /// Starts guest and switch, sends frames, measures a window and stops both.
     ///
     /// # Errors
-    /// If they do not start, or do not connect.
+    /// They do not start, or do not connect.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let _pages = HugePages::reserve(HUGE_PAGES)?;
         let folder = tempfile::tempdir()?;
@@ -180,7 +180,7 @@ impl PeerRun<'_> {
         let own = guest.forwarded()?;
 
         let figures = &mut window.figures;
-        let in_flight = f64::from(UNDER_WAY) - lost_there - own.dropped;
+        let in_flight = f64::from(FRAMES_IN_FLIGHT) - lost_there - own.dropped;
         figures.insert("in_flight".to_owned(), in_flight);
         for (part, busy) in [("driver", switch_cycles), ("guest", own.cycles)] {
             if let Some(cycles) = figures.get(&format!("cycles_per_packet.{part}")) {
@@ -192,8 +192,8 @@ impl PeerRun<'_> {
         Ok(FrameWindow {
             figures: window.figures,
             conditions: format!(
-                "{UNDER_WAY} frames in flight, in bursts of {}; copied twice, in and out of the \
-                 switch; payload {}; pages of 2 MB",
+                "{FRAMES_IN_FLIGHT} frames in flight, in bursts of {}; copied twice, in and out of \
+                 the switch; payload {}; pages of 2 MB",
                 testpmd::BURST,
                 match self.touch {
                     Some(_) => "touched",
@@ -250,7 +250,8 @@ impl PeerRun<'_> {
         let guest = match self.touch {
             None => PeerGuest::Testpmd(self.testpmd(place, near, "io")?),
             Some(program) => {
-                let guest = TouchingGuest::start(program, place, &near, self.size, UNDER_WAY)?;
+                let guest =
+                    TouchingGuest::start(program, place, &near, self.size, FRAMES_IN_FLIGHT)?;
                 PeerGuest::Touching(guest)
             }
         };

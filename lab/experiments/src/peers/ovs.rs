@@ -8,7 +8,7 @@ use figures::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Debian's daemon with DPDK, which is installed beside the one without.
+/// Debian's daemon with DPDK. Debian also installs a daemon without DPDK.
 const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const PROGRAMS: &[&str] = &[
@@ -41,12 +41,12 @@ impl Ovs {
     /// `other`. Its port listens at `socket`, which must be in `folder`.
     ///
     /// # Errors
-    /// If they do not start.
+    /// They do not start.
     pub fn start(folder: &Path, other: usize, core: usize, socket: &Path) -> anyhow::Result<Self> {
         let at = |name: &str| folder.join(name).display().to_string();
         run(folder, "ovsdb-tool", &["create", &at("conf.db"), SCHEMA])?;
         let quiet = ["-vconsole:off", "-vsyslog:off", "-vfile:off"];
-        let mut database = process::mortal("ovsdb-server");
+        let mut database = process::killed_with_parent("ovsdb-server");
         database
             .arg(at("conf.db"))
             .arg(format!("--remote=punix:{}", at("db.sock")))
@@ -62,7 +62,7 @@ impl Ovs {
         set(format!("other_config:pmd-cpu-mask={:#x}", 1u64 << core))?;
         set("other_config:dpdk-socket-mem=512".to_owned())?;
         set("other_config:dpdk-extra=\"--no-pci --in-memory --single-file-segments\"".to_owned())?;
-        let mut daemon = process::mortal(DAEMON);
+        let mut daemon = process::killed_with_parent(DAEMON);
         daemon
             .arg(format!("unix:{}", at("db.sock")))
             .arg(format!("--unixctl={}", at("vs.ctl")))
@@ -120,7 +120,7 @@ impl Ovs {
     /// Waits until the poll loop polls the port.
     ///
     /// # Errors
-    /// If that takes too long.
+    /// The wait times out.
     pub fn wait_for_port(&mut self) -> anyhow::Result<()> {
         process::wait("Open vSwitch's port", || {
             Ok(self.ask("dpif-netdev/pmd-rxq-show")?.contains("(enabled)"))
@@ -130,7 +130,7 @@ impl Ovs {
     /// Resets the statistics.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn clear(&mut self) -> anyhow::Result<()> {
         self.ask("dpif-netdev/pmd-stats-clear").map(drop)
     }
@@ -139,10 +139,10 @@ impl Ovs {
     /// polls.
     ///
     /// # Errors
-    /// If the process has exited, or forwarded no packets.
+    /// The process has exited, or forwarded no packets.
     pub fn cycles(&mut self) -> anyhow::Result<f64> {
-        let said = self.ask("dpif-netdev/pmd-stats-show")?;
-        cycles(&said).with_context(|| format!("Open vSwitch: no statistics in `{said}`"))
+        let output = self.ask("dpif-netdev/pmd-stats-show")?;
+        cycles(&output).with_context(|| format!("Open vSwitch: no statistics in `{output}`"))
     }
 
     fn ask(&self, question: &str) -> anyhow::Result<String> {
@@ -152,8 +152,8 @@ impl Ovs {
 }
 
 /// Parses the cycles per packet of the poll loop's thread, which are the first in the output.
-fn cycles(said: &str) -> Option<f64> {
-    let pmd = said.split("main thread").next()?;
+fn cycles(output: &str) -> Option<f64> {
+    let pmd = output.split("main thread").next()?;
     number_after(pmd, "avg processing cycles per packet:")
 }
 
@@ -166,9 +166,9 @@ fn vsctl(folder: &Path, words: &[&str]) -> anyhow::Result<()> {
     run(folder, "ovs-vsctl", &all).map(drop)
 }
 
-/// Runs a tool to its end and returns its output.
+/// Runs a tool until it exits, and returns its output.
 fn run(folder: &Path, program: &str, words: &[&str]) -> anyhow::Result<String> {
-    let mut command = process::mortal(program);
+    let mut command = process::killed_with_parent(program);
     command
         .args(words)
         .stdout(Stdio::piped())
@@ -184,7 +184,7 @@ fn run(folder: &Path, program: &str, words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Sets the folder for the files of a command, including those of DPDK.
+/// Sets the folder for the files of a command and of DPDK.
 fn home<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     for name in [
         "OVS_RUNDIR",
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn cycles_are_those_of_the_poll_loop() {
-        let said = "\
+        let output = "\
 pmd thread numa_id 0 core_id 1:
   packets received: 10650000
   avg cycles per packet: 244.10 (2600000000/10650000)
@@ -213,7 +213,7 @@ main thread:
   packets received: 1
   avg processing cycles per packet: 9000.00 (9000/1)
 ";
-        assert_eq!(cycles(said), Some(240.25));
+        assert_eq!(cycles(output), Some(240.25));
         assert_eq!(cycles("pmd thread\nmain thread:"), None);
     }
 }

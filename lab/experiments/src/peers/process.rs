@@ -1,4 +1,4 @@
-//! A third-party process, which ends with its parent.
+//! A third-party process, which is killed when its parent exits.
 
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Timeout for a process to become ready.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns a command whose process is killed when this process dies for any reason.
+/// Returns a command whose process is killed when this process exits for any reason.
 #[must_use]
-pub fn mortal(program: &str) -> Command {
+pub fn killed_with_parent(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", program])
@@ -25,7 +25,7 @@ pub fn mortal(program: &str) -> Command {
     command
 }
 
-/// Runs a program to its end and returns its output, or else its error output.
+/// Runs a program until it exits, and returns its output, or its error output if it fails.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|error| error.to_string())?;
@@ -44,7 +44,7 @@ impl ForeignProgram {
     /// Starts the process.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// It cannot be started.
     pub fn start(command: &mut Command) -> anyhow::Result<Self> {
         let child = command
             .spawn()
@@ -69,9 +69,9 @@ impl Drop for ForeignProgram {
 /// Waits until `ready` returns true.
 ///
 /// # Errors
-/// If that takes too long, or the user asked to stop.
+/// The wait times out, or the user interrupted the run.
 pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !ready()? {
         if Instant::now() > end {
             bail!(Failure::Failed(format!("{what}: timed out")));
@@ -81,8 +81,7 @@ pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyh
     Ok(())
 }
 
-/// Waits until a process listens at this socket, which may be later than the appearance of its
-/// file.
+/// Waits until a process listens at this socket. The file may exist earlier.
 ///
 /// # Errors
 /// See [`wait`].

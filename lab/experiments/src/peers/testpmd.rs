@@ -1,6 +1,6 @@
 //! DPDK's packet forwarder, controlled by its command line.
 
-use super::process::{self, ForeignProgram, PATIENCE};
+use super::process::{self, ForeignProgram, TIMEOUT};
 use anyhow::{Context as _, bail};
 use figures::helper::read_some;
 use figures::{Failure, interrupt};
@@ -11,9 +11,9 @@ use std::time::Instant;
 
 /// Packets per burst.
 pub const BURST: u32 = 32;
-/// Bursts, and frames, that a guest has in flight.
+/// Number of bursts, and of frames, that a guest has in flight.
 pub(super) const BURSTS: u32 = 24;
-pub(super) const UNDER_WAY: u32 = BURSTS * BURST;
+pub(super) const FRAMES_IN_FLIGHT: u32 = BURSTS * BURST;
 const PROMPT: &str = "testpmd> ";
 
 /// Environment of a testpmd process.
@@ -30,13 +30,13 @@ pub struct Site<'a> {
 /// Ports and forwarding of a testpmd process.
 #[derive(Clone, Debug)]
 pub struct Forwarding<'a> {
-    /// One port, which returns every packet, or two, between which packets pass.
+    /// One port, which returns every packet, or two ports, between which packets are forwarded.
     pub ports: &'a [String],
     /// Forwarding mode.
     pub mode: &'a str,
-    /// Bytes of the packets that it generates.
+    /// Size of the packets that it generates, bytes.
     pub size: u32,
-    /// More arguments.
+    /// Further arguments.
     pub more: &'a [String],
 }
 
@@ -48,7 +48,7 @@ pub struct Testpmd {
     running: ForeignProgram,
     stdin: ChildStdin,
     stdout: ChildStdout,
-    said: String,
+    output: String,
 }
 
 /// Statistics since forwarding started.
@@ -64,7 +64,7 @@ impl Testpmd {
     /// Starts testpmd.
     ///
     /// # Errors
-    /// If it does not start.
+    /// It does not start.
     pub fn start(place: Site<'_>, forwarding: &Forwarding<'_>) -> anyhow::Result<Self> {
         let Forwarding {
             ports,
@@ -77,8 +77,8 @@ impl Testpmd {
             _ => "paired",
         };
         let core = place.core;
-        let mut command = process::mortal("stdbuf");
-        // Output to a pipe would be buffered by page.
+        let mut command = process::killed_with_parent("stdbuf");
+        // Without this, output to a pipe would be buffered by page.
         command
             .args(["-oL", "dpdk-testpmd"])
             .env("RUNTIME_DIRECTORY", place.folder)
@@ -103,7 +103,7 @@ impl Testpmd {
             running,
             stdin,
             stdout,
-            said: String::new(),
+            output: String::new(),
         };
         this.answer()?;
         Ok(this)
@@ -118,7 +118,7 @@ impl Testpmd {
     /// Waits until its ports are connected.
     ///
     /// # Errors
-    /// If that takes too long.
+    /// The wait times out.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         for port in 0..self.ports {
             let ask = format!("show port info {port}");
@@ -132,7 +132,7 @@ impl Testpmd {
     /// Starts forwarding, after sending `bursts` generated bursts.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn forward(&mut self, bursts: Option<u32>) -> anyhow::Result<()> {
         match bursts {
             Some(bursts) => self.command(&format!("start tx_first {bursts}")),
@@ -145,12 +145,12 @@ impl Testpmd {
     /// clock.
     ///
     /// # Errors
-    /// If the process has exited, or prints no rate.
+    /// The process has exited, or prints no rate.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
         let mut sum = 0.0;
         for port in 0..self.ports {
-            let said = self.command(&format!("show port stats {port}"))?;
-            let rate = number_after(&said, "Rx-pps:");
+            let output = self.command(&format!("show port stats {port}"))?;
+            let rate = number_after(&output, "Rx-pps:");
             sum += rate.with_context(|| format!("{}: no rate", self.name))?;
         }
         Ok(sum)
@@ -159,10 +159,10 @@ impl Testpmd {
     /// Returns the statistics since forwarding started.
     ///
     /// # Errors
-    /// If the process has exited or prints no statistics.
+    /// The process has exited or prints no statistics.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
-        let said = self.command("show fwd stats all")?;
-        forwarded(&said).with_context(|| format!("{}: no statistics in `{said}`", self.name))
+        let output = self.command("show fwd stats all")?;
+        forwarded(&output).with_context(|| format!("{}: no statistics in `{output}`", self.name))
     }
 
     fn command(&mut self, line: &str) -> anyhow::Result<String> {
@@ -175,14 +175,14 @@ impl Testpmd {
 
     /// Returns the output up to the next prompt.
     fn answer(&mut self) -> anyhow::Result<String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
-            if let Some(at) = self.said.rfind(PROMPT)
-                && self.said.get(at + PROMPT.len()..) == Some("")
+            if let Some(at) = self.output.rfind(PROMPT)
+                && self.output.get(at + PROMPT.len()..) == Some("")
             {
-                let mut said = std::mem::take(&mut self.said);
-                said.truncate(at);
-                return Ok(said);
+                let mut output = std::mem::take(&mut self.output);
+                output.truncate(at);
+                return Ok(output);
             }
             interrupt::check()?;
             let left = end.saturating_duration_since(Instant::now());
@@ -190,7 +190,7 @@ impl Testpmd {
                 bail!(Failure::Failed(format!(
                     "testpmd, {}: no answer, but `{}`",
                     self.name,
-                    self.said.trim()
+                    self.output.trim()
                 )));
             }
             let mut bytes = Vec::new();
@@ -198,10 +198,10 @@ impl Testpmd {
                 bail!(Failure::Failed(format!(
                     "testpmd, {}: has exited: `{}`",
                     self.name,
-                    self.said.trim()
+                    self.output.trim()
                 )));
             }
-            self.said.push_str(&String::from_utf8_lossy(&bytes));
+            self.output.push_str(&String::from_utf8_lossy(&bytes));
         }
     }
 }
@@ -216,8 +216,8 @@ pub(super) fn environment(core: usize) -> Vec<String> {
     std::iter::once(threads).chain(rest).collect()
 }
 
-fn forwarded(said: &str) -> Option<Forwarded> {
-    let totals = said.split("Accumulated forward statistics").nth(1)?;
+fn forwarded(output: &str) -> Option<Forwarded> {
+    let totals = output.split("Accumulated forward statistics").nth(1)?;
     Some(Forwarded {
         cycles: number_after(totals, "CPU cycles/packet=")?,
         dropped: number_after(totals, "TX-dropped:")?,
@@ -238,7 +238,7 @@ pub(super) fn number_after(text: &str, words: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const SAID: &str = "\
+    const OUTPUT: &str = "\
   ---------------------- Forward statistics for port 0  ----------------------
   RX-packets: 1057920        RX-dropped: 0             RX-total: 1057920
   TX-packets: 1057910        TX-dropped: 10            TX-total: 1057920
@@ -259,15 +259,15 @@ Clock
             cycles: 164.25,
             dropped: 10.0,
         };
-        assert_eq!(forwarded(SAID), Some(known));
-        assert_eq!(forwarded(&SAID.replace("164.25", "INF")), None);
+        assert_eq!(forwarded(OUTPUT), Some(known));
+        assert_eq!(forwarded(&OUTPUT.replace("164.25", "INF")), None);
         assert_eq!(forwarded("nothing"), None);
     }
 
     #[test]
     fn a_rate_is_the_number_after_its_name() {
-        let said = "  Rx-pps:     15123456          Rx-bps:   7743209472\n";
-        assert_eq!(number_after(said, "Rx-pps:"), Some(15_123_456.0));
-        assert_eq!(number_after(said, "Tx-pps:"), None);
+        let output = "  Rx-pps:     15123456          Rx-bps:   7743209472\n";
+        assert_eq!(number_after(output, "Rx-pps:"), Some(15_123_456.0));
+        assert_eq!(number_after(output, "Tx-pps:"), None);
     }
 }

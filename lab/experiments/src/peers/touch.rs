@@ -1,7 +1,7 @@
 //! A DPDK guest that writes and reads every byte of its frames, like our guests with `touch`. It is
-//! a C program (`peers/touch.c`) that is compiled when a run needs it.
+//! a C program (`peers/touch.c`), which is compiled when a run needs it.
 
-use super::process::{self, PATIENCE, output};
+use super::process::{self, TIMEOUT, output};
 use super::testpmd::{self, Forwarded, Site};
 use crate::kernel;
 use anyhow::Context as _;
@@ -83,7 +83,7 @@ impl TouchingGuest {
     /// Starts the guest with port `vdev` and keeps this many frames of `size` bytes in flight.
     ///
     /// # Errors
-    /// If it does not start.
+    /// It does not start.
     pub fn start(
         program: &TouchProgram,
         place: Site<'_>,
@@ -92,14 +92,14 @@ impl TouchingGuest {
         under_way: u32,
     ) -> anyhow::Result<Self> {
         let path = program.path();
-        let mut command = process::mortal(path.to_str().context("no name of a file")?);
+        let mut command = process::killed_with_parent(path.to_str().context("no name of a file")?);
         command
             .env("RUNTIME_DIRECTORY", place.folder)
             .args(testpmd::environment(place.core))
             .arg(format!("--vdev={vdev}"))
             .arg("--")
             .args([size, testpmd::BURST, under_way].map(|number| number.to_string()));
-        let child = LineChild::start(place.name, command, PATIENCE)?;
+        let child = LineChild::start(place.name, command, TIMEOUT)?;
         let last = Sums::default();
         Ok(Self { child, last })
     }
@@ -113,26 +113,26 @@ impl TouchingGuest {
     /// Waits until its port is connected.
     ///
     /// # Errors
-    /// If that takes too long.
+    /// The wait times out.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         process::wait("the port of the guest that touches", || {
-            let said = self.child.ask("link", PATIENCE)?;
-            Ok(said["up"] == true)
+            let output = self.child.ask("link", TIMEOUT)?;
+            Ok(output["up"] == true)
         })
     }
 
     /// Starts sending.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
-        self.child.ask("start", PATIENCE).map(drop)
+        self.child.ask("start", TIMEOUT).map(drop)
     }
 
     /// Returns the frames per second received since the last call, by the guest's clock.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
         let now = self.sums()?;
         let rate = now.rate_since(&self.last);
@@ -144,7 +144,7 @@ impl TouchingGuest {
     /// it drops none.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
         let sums = self.sums()?;
         Ok(Forwarded {
@@ -154,8 +154,8 @@ impl TouchingGuest {
     }
 
     fn sums(&mut self) -> anyhow::Result<Sums> {
-        let said = self.child.ask("show", PATIENCE)?;
-        Ok(serde_json::from_value(said)?)
+        let output = self.child.ask("show", TIMEOUT)?;
+        Ok(serde_json::from_value(output)?)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Two virtual machines that exchange frames as fast as they can. One testpmd on the first core is
-//! the driver of both, over virtio-user, so no emulation is in the way. On the second core is
-//! everything between them: one testpmd that maps the memory of both, or a driver domain and two
+//! the driver of both, over virtio-user, so no emulation affects the figures. Everything between
+//! them is on the second core: one testpmd that maps the memory of both, or a driver domain and two
 //! shims.
 
 use super::process;
-use super::testpmd::{BURSTS, Forwarding, Site, Testpmd, UNDER_WAY};
+use super::testpmd::{BURSTS, FRAMES_IN_FLIGHT, Forwarding, Site, Testpmd};
 use super::window::PacketWindow;
 use crate::lane::cores::Cores;
 use crate::lane::frame_run::FrameWindow;
@@ -14,14 +14,14 @@ use figures::interrupt;
 use figures::measure::CpuPart;
 use std::path::{Path, PathBuf};
 
-/// A run.
+/// A run with two virtual machines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VmRun {
     /// The switch.
     pub(super) kind: PeerKind,
     /// Frame size, bytes.
     pub(super) size: u32,
-    /// The virtual machines run on the wire's core, the switch on the guest's.
+    /// Cores: the virtual machines run on the wire's core, the switch on the guest's.
     pub(super) cores: Cores,
 }
 
@@ -57,7 +57,7 @@ impl VmSwitch {
         Ok(Self::Testpmd(Testpmd::start(site, &forwarding)?))
     }
 
-    /// Starts forwarding, when both virtual machines are connected.
+    /// Starts forwarding. Both virtual machines must be connected.
     fn forward(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Testpmd(testpmd) => {
@@ -118,8 +118,8 @@ pub(super) fn measure(
     let parts = [switch.parts(), vec![("sender", vec![vms.pid()])]].concat();
     let window = PacketWindow::measure(&parts, times, tsc_hz, || vms.rate())?;
     let conditions = format!(
-        "{UNDER_WAY} frames of each virtual machine sent at first, in bursts; {}; payload not \
-         touched",
+        "{FRAMES_IN_FLIGHT} frames of each virtual machine sent at first, in bursts; {}; payload \
+         not touched",
         switch.words()
     );
     drop(vms);
@@ -133,8 +133,8 @@ pub(super) fn measure(
     })
 }
 
-/// Starts the drivers of both virtual machines. Each sends the frames that it receives through the
-/// other one, so all frames circulate forever.
+/// Starts the drivers of both virtual machines. Each sends the frames that the other receives, so
+/// all frames circulate forever.
 fn vms(run: VmRun, folder: &Path, sockets: &[PathBuf; 2]) -> anyhow::Result<Testpmd> {
     let ports = [0, 1].map(|n| {
         let (socket, mac) = (sockets[n].display(), MACS[n]);

@@ -141,7 +141,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.path.has_vm() && (column.faults.is_some() || column.quick_ack) {
         return Err("`faults` and `quick_ack` need a guest that is no virtual machine");
     }
-    // With an empty list there would be no machine to measure.
+    // With an empty list, no machine would be measured.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
         !counts.is_empty() && counts.iter().all(|count| range.contains(count))
     };
@@ -168,7 +168,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     check_place(column)
 }
 
-/// Checks the keys that say where the domains run and where frames are aggregated.
+/// Checks the keys that determine where the domains run and where frames are aggregated.
 fn check_place(column: &Column) -> Result<(), &'static str> {
     if column.path.has_vm() {
         return match column.place.is_empty() && column.gro.is_none() {
@@ -237,7 +237,7 @@ fn check_comparisons(plan: &Plan, seen: &Seen<'_>) -> Result<(), String> {
     }
     for threshold in &plan.threshold {
         let metric = &threshold.metric;
-        if threshold.line().is_none() {
+        if threshold.bound().is_none() {
             return Err(format!("bar {metric}: one of at_least, at_most"));
         }
         if metric::unit(metric).is_empty() && !metric.starts_with("ratio.") {

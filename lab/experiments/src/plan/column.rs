@@ -32,15 +32,15 @@ pub struct Column {
     /// Work that the ends of the wire leave to each other.
     #[serde(default)]
     pub offload: WireOffload,
-    /// Packet loss and reordering on the wire. Unset: neither.
+    /// Packet loss and reordering on the wire; `None`: neither.
     pub faults: Option<WireFaults>,
-    /// True if the guests acknowledge every segment at once (no delayed ACKs).
+    /// True if the guests acknowledge every segment immediately (no delayed ACKs).
     #[serde(default)]
     pub quick_ack: bool,
     /// Differences from the default machine.
     #[serde(default)]
     pub machine: Mechanisms,
-    /// Numbers of measured guests, each with the same load.
+    /// Numbers of measured guests, which all have the same load.
     #[serde(default = "just_one")]
     pub guests: Vec<u32>,
     /// Numbers of further guests, each with a stream that competes for CPU and link.
@@ -52,26 +52,27 @@ pub struct Column {
     /// Numbers of streams per guest.
     #[serde(default = "just_one")]
     pub flows: Vec<u32>,
-    /// The only direction in which the column is measured. Unset: every direction of the plan.
+    /// The only direction in which the column is measured; `None`: every direction of the plan.
     pub direction: Option<PayloadDirection>,
-    /// Where the kernel's paths aggregate frames, or the end of a machine's AF_XDP wire.
+    /// Aggregation on the kernel's paths, or at the end of a machine's AF_XDP wire.
     pub gro: Option<Gro>,
-    /// LRO configuration. Columns with the same place share one machine, whose LRO is switched.
+    /// LRO configuration. Columns with the same place share one machine, whose LRO settings change
+    /// between windows.
     pub lro: Option<LroColumn>,
     /// The rules by which LRO merges packets.
     #[serde(default)]
     pub rules: LroRules,
-    /// Wire speeds of the column. Empty: every speed of the plan. With the thesis's accounting they
-    /// may be others than the plan's.
+    /// Wire speeds of the column. Empty: every speed of the plan. With the thesis's accounting,
+    /// they may differ from the plan's.
     #[serde(default)]
     pub wire: Vec<WireSpeed>,
-    /// True if the column has neither a web server nor streams by receive buffer.
+    /// True if the column has no web server and no streams by receive buffer.
     #[serde(default)]
     pub only_streams: bool,
 }
 
 impl Column {
-    /// Returns how the wire's end aggregates frames if its TCP stack runs on the wire's core.
+    /// Returns the aggregation at the wire's end, if its TCP stack runs on the wire's core.
     #[must_use]
     pub fn gro_at_wire(&self) -> Gro {
         self.gro.unwrap_or(match self.nic {
@@ -140,7 +141,7 @@ pub enum PathKind {
     /// Monitor, driver domain and guest domain.
     Machine,
     /// Monitor and driver domain. The receiver is a socket behind a TAP on the driver domain's
-    /// bridge, without ring and grants.
+    /// bridge, without a ring or grants.
     Local,
     /// The TAP forwarder in one process.
     Forwarder,

@@ -21,10 +21,10 @@ pub struct Plan {
     pub about: String,
     /// Request sizes, bytes; responses have the same size. Each size is one load.
     pub requests: Vec<usize>,
-    /// Bytes per send call of a stream. Each size is one load.
+    /// Numbers of bytes per send call of a stream. Each is one load.
     #[serde(default = "whole_chunks")]
     pub message: Vec<usize>,
-    /// True if streams send files in memory with `sendfile`, without a copy by the sender.
+    /// True if streams send files in memory with `sendfile`, so that the sender makes no copy.
     #[serde(default)]
     pub sendfile: bool,
     /// True if each message of a stream is a separate packet with PSH set, as with a sender that is
@@ -99,7 +99,7 @@ fn one_wire() -> Vec<WireSpeed> {
 pub struct Crowd {
     /// Column name.
     pub column: String,
-    /// Their number.
+    /// Number of virtual machines.
     pub vms: u32,
 }
 
@@ -114,10 +114,10 @@ pub struct Up {
 }
 
 impl Plan {
-    /// Returns the configuration of a column at one place and wire, with the keys that this plan
-    /// varies.
+    /// Returns the configuration of a column at one place and wire, with the keys that vary in this
+    /// plan.
     #[must_use]
-    pub fn stop(
+    pub fn point(
         &self,
         column: &Column,
         place: Option<Place>,
@@ -133,7 +133,7 @@ impl Plan {
         if self.wire.len() > 1 || column.wire.len() > 1 {
             config = config.with("wire", &wire.name);
         }
-        // `event` moderation is the default elsewhere and needs no key.
+        // Plans without other moderations need no key for the default, `event`.
         let moderated = self.column.iter().any(|column| column.moderation.len() > 1);
         if moderated && moderation != PollMode::Event {
             config = config.with("moderation", &moderation.name());
@@ -162,38 +162,38 @@ impl Plan {
         }
     }
 
-    /// Returns every configuration of a column at a wire.
-    pub fn stops(&self, column: &Column, wire: &WireSpeed) -> Vec<ColumnConfig> {
+    /// Returns every configuration of a column at one wire.
+    pub fn points(&self, column: &Column, wire: &WireSpeed) -> Vec<ColumnConfig> {
         if column.place.is_empty() {
-            let stop = |topology| self.stop(column, None, wire, PollMode::Event, topology);
-            return column.machines().into_iter().map(stop).collect();
+            let point = |topology| self.point(column, None, wire, PollMode::Event, topology);
+            return column.machines().into_iter().map(point).collect();
         }
-        let stop = |(place, moderation, topology)| {
-            self.stop(column, Some(place), wire, moderation, topology)
+        let point = |(place, moderation, topology)| {
+            self.point(column, Some(place), wire, moderation, topology)
         };
-        column.variants().map(stop).collect()
+        column.variants().map(point).collect()
     }
 
     /// Estimates the duration of streams, requests and files in seconds, excluding set-up and
     /// repeated windows.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        /// Time to read all counters at both ends of a window.
+        /// Time to read all counters at both ends of a window, seconds.
         const READING_S: f64 = 0.03;
-        /// Time to start and stop a machine with two guests.
+        /// Time to start and stop a machine with two guests, seconds.
         const MACHINE_S: f64 = 0.6;
         let windows = |column: &Column| {
             let wires = self.wires(column).iter();
-            let stops: usize = wires.map(|wire| self.stops(column, wire).len()).sum();
-            stops * column.direction.map_or(self.direction.len(), |_| 1)
+            let points: usize = wires.map(|wire| self.points(column, wire).len()).sum();
+            points * column.direction.map_or(self.direction.len(), |_| 1)
         };
-        let stops: usize = self.column.iter().map(windows).sum();
+        let points: usize = self.column.iter().map(windows).sum();
         let beats = (self.message.len() + self.requests.len()) * self.wake.len();
         let times = self.full;
         let each = times.warm_up_s + times.window_s + READING_S;
         let asked: usize = self.column.iter().map(|column| self.serving(column)).sum();
         let rates = self.web.as_ref().map_or(0, |web| web.offered.len());
-        let streams = (stops * beats * times.rounds) as f64 * each;
+        let streams = (points * beats * times.rounds) as f64 * each;
         let sizes: usize = self.file.iter().map(|file| file.kb.len()).sum();
         let files = (sizes * times.rounds) as f64 * (each + MACHINE_S);
         let buffers = self.receive.as_ref().map_or(0, |r| r.buffer.len());
@@ -202,8 +202,8 @@ impl Plan {
         streams + files + received + served
     }
 
-    /// Returns the number of configurations of a column that serve web requests and vary the
-    /// receive buffer: those that receive, with only one guest.
+    /// Returns the number of a column's configurations that serve web requests and vary the receive
+    /// buffer. These receive, with only one guest.
     fn serving(&self, column: &Column) -> usize {
         if column.only_streams || !column.runs_in(PayloadDirection::ToGuest) {
             return 0;
@@ -220,24 +220,24 @@ impl Plan {
 
     /// Adds the stream's message size to a configuration.
     #[must_use]
-    pub fn sent_by(&self, stop: &ColumnConfig, message: usize) -> ColumnConfig {
+    pub fn with_message(&self, point: &ColumnConfig, message: usize) -> ColumnConfig {
         match self.message.len() {
-            0 | 1 => stop.clone(),
-            _ => stop.clone().with("message", &message.to_string()),
+            0 | 1 => point.clone(),
+            _ => point.clone().with("message", &message.to_string()),
         }
     }
 
     /// Adds the keys of a workload to a configuration.
     #[must_use]
-    pub fn keyed(
+    pub fn with_workload(
         &self,
-        stop: &ColumnConfig,
+        point: &ColumnConfig,
         workload: Workload,
         direction: PayloadDirection,
         wake: IdleState,
     ) -> ColumnConfig {
-        let mut config = stop.clone();
-        // If every column has a fixed direction, names of columns state it.
+        let mut config = point.clone();
+        // If every column has a fixed direction, the column's name states it.
         let fixed = self
             .column
             .iter()
@@ -306,10 +306,10 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     #[test]
     fn directions_stay_apart_beside_a_fixed_one() {
         let plan = Plan::parse(TEXT).unwrap();
-        let ours = &plan.stops(&plan.column[1], &WireSpeed::unbounded())[0];
+        let ours = &plan.points(&plan.column[1], &WireSpeed::unbounded())[0];
         let name = |way| {
-            let keyed = plan.keyed(ours, Workload::Stream, way, IdleState::Awake);
-            keyed.keys.get("dir").cloned()
+            let with_workload = plan.with_workload(ours, Workload::Stream, way, IdleState::Awake);
+            with_workload.keys.get("dir").cloned()
         };
         assert_eq!(name(PayloadDirection::ToGuest).as_deref(), Some("to_guest"));
         assert_eq!(
@@ -329,9 +329,9 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
         let plan = Plan::parse(&format!("as_thesis = true\n{text}")).unwrap();
         let (ours, sends) = (&plan.column[1], &plan.column[2]);
         let names = |column| {
-            let stops = plan.wires(column).iter();
-            let stops = stops.flat_map(|wire| plan.stops(column, wire));
-            stops.map(|stop| stop.name()).collect::<Vec<_>>()
+            let points = plan.wires(column).iter();
+            let points = points.flat_map(|wire| plan.points(column, wire));
+            points.map(|point| point.name()).collect::<Vec<_>>()
         };
         assert_eq!(
             names(sends),
@@ -347,8 +347,8 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     #[test]
     fn wires_of_veth_are_named() {
         let plan = Plan::parse(TEXT).unwrap();
-        let stops = plan.stops(&plan.column[0], &WireSpeed::unbounded());
-        let names: Vec<String> = stops.iter().map(ColumnConfig::name).collect();
+        let points = plan.points(&plan.column[0], &WireSpeed::unbounded());
+        let names: Vec<String> = points.iter().map(ColumnConfig::name).collect();
         assert_eq!(names, ["linux@wires=1", "linux@wires=4"]);
         let bridge = TEXT.replace("path = \"veth\"", "path = \"bridge\"");
         let error = Plan::parse(&bridge).unwrap_err().to_string();

@@ -14,11 +14,11 @@ pub struct Frames {
     pub grants: String,
     /// Frame sizes, bytes.
     pub size: Vec<u32>,
-    /// Offered load as a share of the plan's first column at the same frame size. The first column
-    /// starts with 1, its maximum.
+    /// Offered loads as shares of the maximum rate of the plan's first column at the same frame
+    /// size. The first column begins with 1.
     #[serde(default = "full_load")]
     pub load: Vec<f64>,
-    /// Number of guests; each sends to itself.
+    /// Number of guests, each of which sends to itself.
     #[serde(default = "one")]
     pub guests: u32,
     /// Number of guests that send. They share the load.
@@ -27,22 +27,23 @@ pub struct Frames {
     /// True if the guests write and read every byte of a frame.
     #[serde(default)]
     pub touch: bool,
-    /// Buffers for frames from a guest; half of them hold small frames. Unset: the default.
+    /// Number of buffers for frames from a guest; half of them hold small frames. `None`: the
+    /// default.
     pub from_guest: Option<u32>,
-    /// Frames that a sender keeps in flight to the driver domain. Unset: one per buffer.
+    /// Number of frames that a sender keeps in flight to the driver domain; `None`: one per buffer.
     pub in_flight: Option<u32>,
-    /// Posted buffers for frames to a guest. Unset: the default.
+    /// Number of posted buffers for frames to a guest; `None`: the default.
     pub to_guest: Option<u32>,
-    /// Ring layout. Unset: the default.
+    /// Ring layout; `None`: the default.
     pub ring: Option<RingFormat>,
-    /// UDP flows of a sender, in turn; 0: its frames are not IP.
+    /// Number of UDP flows among which a sender rotates; 0: its frames are not IP.
     #[serde(default)]
     pub flows: u16,
-    /// True if the receiving interfaces have a stateful firewall, which knows all flows.
+    /// True if the receiving interfaces have a stateful firewall that tracks all flows.
     #[serde(default)]
     pub stateful: bool,
-    /// True if the frames arrive at a NIC with descriptor rings, in a dedicated queue of the guest.
-    /// Its device has the first core, and the driver domain and the guest share the second one.
+    /// True if a NIC with descriptor rings receives the frames into a dedicated queue of the guest.
+    /// Its device runs on the first core. The driver domain and the guest share the second one.
     #[serde(default)]
     pub nic: bool,
 }
@@ -116,7 +117,7 @@ impl FileColumn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerKind {
-    /// testpmd over memif. The client (the guest) lends its buffers, so it makes no copy.
+    /// testpmd over memif. The client (the guest) shares its buffers, so it makes no copy.
     MemifZeroCopy,
     /// testpmd over vhost-user.
     Vhost,

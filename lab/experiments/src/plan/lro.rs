@@ -50,7 +50,7 @@ pub enum LroRules {
     /// Merges only packets that segmentation restores byte for byte; PSH ends an aggregate.
     #[default]
     Gro,
-    /// Merges like the papers' engine, `inet_lro`, including packets with PSH.
+    /// Merges like the papers' engine, `inet_lro`, and also merges packets with PSH.
     InetLro,
 }
 

@@ -32,7 +32,7 @@ impl Plan {
             self.wake = vec![IdleState::Halt];
         }
         if by.only.is_some() {
-            self.keep_wanted(by)?;
+            self.select_columns(by)?;
         }
         check(&self).map_err(Failure::Usage)?;
         Ok(self)
@@ -50,11 +50,11 @@ impl Plan {
 
     /// Removes the columns that the options do not select, and the ratios and thresholds that name
     /// them.
-    fn keep_wanted(&mut self, by: &Adjustment) -> Result<(), Failure> {
-        self.column.retain(|column| by.wants(&column.name));
-        self.frames.retain(|frames| by.wants(&frames.name));
-        self.file.retain(|file| by.wants(&file.name));
-        self.peer.retain(|peer| by.wants(&peer.name));
+    fn select_columns(&mut self, by: &Adjustment) -> Result<(), Failure> {
+        self.column.retain(|column| by.selects(&column.name));
+        self.frames.retain(|frames| by.selects(&frames.name));
+        self.file.retain(|file| by.selects(&file.name));
+        self.peer.retain(|peer| by.selects(&peer.name));
         let columns = self.column.iter().map(|c| c.name.as_str());
         let left: BTreeSet<&str> = columns
             .chain(self.frames.iter().map(|frames| frames.name.as_str()))
@@ -65,7 +65,7 @@ impl Plan {
             .up
             .take()
             .filter(|up| left.contains(up.column.as_str()));
-        self.crowd = self.crowd.take().filter(|crowd| by.wants(&crowd.column));
+        self.crowd = self.crowd.take().filter(|crowd| by.selects(&crowd.column));
         let left: BTreeSet<&str> = left
             .into_iter()
             .chain(self.crowd.iter().map(|crowd| crowd.column.as_str()))

@@ -5,7 +5,7 @@ use figures::Failure;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Minimum rounds of a full run. The interval of nine rounds covers 96 %.
+/// Minimum number of rounds of a full run. The interval of nine rounds covers 96 %.
 const FULL_ROUNDS: usize = 9;
 /// Minimum window length of a full run, seconds.
 const FULL_WINDOW_S: f64 = 1.0;
@@ -14,9 +14,9 @@ const FULL_WINDOW_S: f64 = 1.0;
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounds {
-    /// Rounds per configuration, at least 3.
+    /// Number of rounds per configuration, at least 3.
     pub rounds: usize,
-    /// Load before each window, seconds.
+    /// Duration of the load before each window, seconds.
     pub warm_up_s: f64,
     /// Window length, seconds.
     pub window_s: f64,
@@ -49,7 +49,7 @@ impl Rounds {
         Ok(rounds)
     }
 
-    /// Like `adjusted`, without validation.
+    /// Returns the same rounds as `adjusted`, without validation.
     pub(super) fn changed(self, quick: Self, by: &Adjustment) -> Self {
         let mut rounds = if by.quick { quick } else { self };
         if let Some(count) = by.rounds {
@@ -78,7 +78,7 @@ impl Rounds {
 /// Length of a window and of the load before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// Load before the window opens.
+    /// Duration of the load before the window opens.
     pub warm_up: Duration,
     /// Window length.
     pub window: Duration,

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 pub struct Ratio {
     /// Numerator: a column name, or a prefix followed by `*`.
     pub own: String,
-    /// Denominator, at the same keys (ignoring keys that it does not have).
+    /// Denominator: a column at the same keys, except keys that it does not have.
     pub to: String,
-    /// Metrics to divide, beside the usual ones.
+    /// Metrics to divide in addition to the default ones.
     #[serde(default)]
     pub metrics: Vec<String>,
 }
@@ -35,9 +35,9 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    /// Returns the bound, and the side of it that passes.
+    /// Returns the bound and the side of it that passes.
     #[must_use]
-    pub fn line(&self) -> Option<(f64, ThresholdSide)> {
+    pub fn bound(&self) -> Option<(f64, ThresholdSide)> {
         match (self.at_least, self.at_most) {
             (Some(least), None) => Some((least, ThresholdSide::Above)),
             (None, Some(most)) => Some((most, ThresholdSide::Below)),

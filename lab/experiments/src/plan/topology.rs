@@ -14,33 +14,34 @@ pub struct Mechanisms {
     pub vmq: bool,
     /// Size of the guests' buffers.
     pub buffers: BufferSize,
-    /// Posted buffers for frames to a guest. Unset: the default.
+    /// Number of posted buffers for frames to a guest; `None`: the default.
     pub to_guest: Option<u32>,
-    /// Packets that the wire's queue holds, and NIC buffers; of a device domain, entries of each
-    /// queue. Unset: the default.
+    /// Number of packets that the wire's queue holds, and of NIC buffers. For a device domain, the
+    /// number of entries of each queue. `None`: the default.
     pub wire_queue: Option<u32>,
     /// Microseconds from a received frame to the interrupt of a device domain.
     pub interrupt_us: u32,
     /// True if a device domain merges received TCP segments.
     pub wire_lro: bool,
-    /// True if a device domain stores headers of received frames apart.
+    /// True if a device domain stores headers of received frames in separate buffers.
     pub wire_split: bool,
-    /// Number of received frames ahead whose headers a guest prefetches. Unset: the default.
+    /// Number of received frames ahead of the current one whose headers a guest prefetches; `None`:
+    /// the default.
     pub prefetch: Option<u32>,
     /// Number of spare buffers, which replace those whose frames the guest still holds.
     pub spare: u32,
-    /// Number of pages of free buffers that stay granted. Unset: all.
+    /// Number of pages of free buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,
-    /// Where the ring carries the segment size of an aggregate. Unset: the default.
+    /// Location of the segment size of an aggregate on the ring; `None`: the default.
     pub meta: Option<Meta>,
     /// Offloads that guest interfaces may leave to the driver domain.
     pub offloads: Offloads,
-    /// Workers of the driver domain. Unset: one.
+    /// Number of workers of the driver domain; `None`: one.
     pub workers: Option<u32>,
-    /// Firewall rules per guest interface. The driver evaluates all of them for each frame to the
-    /// guest; none matches the load.
+    /// Number of firewall rules per guest interface. The driver evaluates all of them for each
+    /// frame to the guest, because none matches the load.
     pub rules: u16,
-    /// True if the guest interfaces have a stateful firewall, which lets new flows in.
+    /// True if the guest interfaces have a stateful firewall that admits new flows.
     pub stateful: bool,
 }
 
@@ -51,13 +52,13 @@ pub struct Topology {
     pub mechanisms: Mechanisms,
     /// Number of measured guests.
     pub guests: u32,
-    /// Number of further guests, which have streams but are not measured.
+    /// Number of further guests that have streams but are not measured.
     pub beside: u32,
     /// Number of wires. Every guest has a stream over each of them.
     pub wires: u32,
-    /// Streams of each guest's load.
+    /// Number of streams of each guest's load.
     pub flows: u32,
-    /// True if its domains restart without delay, however often they exit.
+    /// True if its domains always restart without delay.
     pub restarts: bool,
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 pub struct WireSpeed {
     /// Name as written in the plan.
     pub name: String,
-    /// Limit in megabits per second. Unset: no limit.
+    /// Limit in megabits per second; `None`: no limit.
     pub mbps: Option<f64>,
 }
 
@@ -46,22 +46,22 @@ impl TryFrom<String> for WireSpeed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireOffload {
-    /// Nothing: frames have at most the size of the MTU, and on a TAP they have checksums. A veth
-    /// pair leaves checksums to its other end in any case.
+    /// None: frames have at most the size of the MTU, and on a TAP they have checksums. A veth pair
+    /// always leaves checksums to its other end.
     #[default]
     None,
-    /// Checksums, of frames of at most the size of the MTU.
+    /// Checksums of MTU-sized frames.
     Checksum,
     /// Checksums and segmentation: frames are TCP segments of up to 64 KB.
     Segments,
 }
 
-/// When the driver domain polls the wire: `event`, `spin`, or `tick` and microseconds, such as
-/// `tick50`.
+/// Schedule by which the driver domain polls the wire: `event`, `spin`, or `tick` and microseconds,
+/// such as `tick50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum PollMode {
-    /// When packets arrive.
+    /// On each arrival of packets.
     Event,
     /// Continuously.
     Spin,
@@ -100,15 +100,15 @@ impl TryFrom<String> for PollMode {
     }
 }
 
-/// Loss and reordering of TCP packets on the wire, in parts per million. The wire's end then sends
-/// each packet separately, so that faults affect packets and not aggregates that are segmented
-/// later.
+/// Loss and reordering of TCP packets on the wire, in parts per million. With faults, the wire's
+/// end sends each packet separately, so that they affect packets and not aggregates that are
+/// segmented later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WireFaults {
     /// Packets lost in each direction.
     pub loss_ppm: u32,
-    /// Packets overtaken by those behind them, towards the machine.
+    /// Packets to the machine that later packets overtake.
     pub reorder_ppm: u32,
 }
 

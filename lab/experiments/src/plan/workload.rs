@@ -22,23 +22,23 @@ impl Workload {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Web {
-    /// New connections per second, with one request each. Each rate is one load.
+    /// Rates of new connections with one request each, per second. Each rate is one load.
     pub offered: Vec<u32>,
-    /// Rates of a short run. Empty: the same.
+    /// Rates of a short run. Empty: those of a full run.
     #[serde(default)]
     pub quick: Vec<u32>,
     /// Size of the requested file, bytes.
     pub bytes: usize,
 }
 
-/// Streams measured against the buffer size that their receiver passes to the kernel, in the guest
-/// of every column that measures reception.
+/// Streams by the buffer size that their receiver passes to the kernel, in the guest of every
+/// column that measures reception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiveWorkload {
     /// Buffer sizes in bytes, with one window each.
     pub buffer: Vec<usize>,
-    /// Sizes of a short run. Empty: the same.
+    /// Sizes of a short run. Empty: those of a full run.
     #[serde(default)]
     pub quick: Vec<usize>,
 }
@@ -46,8 +46,8 @@ pub struct ReceiveWorkload {
 impl ReceiveWorkload {
     /// Returns the configuration of a stream with this receive buffer.
     #[must_use]
-    pub fn by(stop: &ColumnConfig, buffer: usize) -> ColumnConfig {
-        stop.clone().with("buffer", &buffer.to_string())
+    pub fn config(point: &ColumnConfig, buffer: usize) -> ColumnConfig {
+        point.clone().with("buffer", &buffer.to_string())
     }
 
     /// Validates the buffer sizes.
@@ -63,8 +63,8 @@ impl ReceiveWorkload {
 impl Web {
     /// Returns the configuration of a web server at this rate.
     #[must_use]
-    pub fn asked(stop: &ColumnConfig, offered: u32) -> ColumnConfig {
-        stop.clone().with("offered", &offered.to_string())
+    pub fn config(point: &ColumnConfig, offered: u32) -> ColumnConfig {
+        point.clone().with("offered", &offered.to_string())
     }
 
     /// Validates the load.
@@ -81,7 +81,7 @@ impl Web {
     }
 }
 
-/// Direction of the payload; for requests, the direction of the requests.
+/// Direction of the payload, or of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadDirection {

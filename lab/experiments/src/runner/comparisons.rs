@@ -34,7 +34,7 @@ impl Samples {
         for figure in figures {
             let mut configs = self.order.iter();
             let config = configs.find(|config| config.name() == figure.config);
-            let line = config.and_then(|config| line(thresholds, config, &figure.metric));
+            let line = config.and_then(|config| bound(thresholds, config, &figure.metric));
             let (Some((line, side)), Some(value), Some(lo), Some(hi)) =
                 (line, figure.value, figure.lo, figure.hi)
             else {
@@ -47,7 +47,7 @@ impl Samples {
         }
     }
 
-    /// Returns the other column's configuration at the same keys, ignoring keys that it does not
+    /// Returns the other column's configuration at the same keys, except keys that it does not
     /// have.
     #[must_use]
     pub fn partner(&self, config: &ColumnConfig, column: &str) -> Option<ColumnConfig> {
@@ -55,12 +55,12 @@ impl Samples {
             let mut keys = other.keys.iter();
             other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))
         };
-        // A stream has one key fewer than requests of several sizes, so the closest match counts.
+        // Requests of several sizes have one key more than a stream, so the closest match is used.
         let nearest = |other: &&ColumnConfig| other.keys.len();
         self.order.iter().filter(same).max_by_key(nearest).cloned()
     }
 
-    /// Returns a metric minus that of another column, round by round.
+    /// Returns the difference of a metric between two columns, round by round.
     fn difference(
         &self,
         plan: &str,
@@ -70,7 +70,7 @@ impl Samples {
         thresholds: &[Threshold],
     ) -> Option<Figure> {
         let name = format!("difference.{}.{metric}", other.column);
-        let (line, side) = line(thresholds, config, &name)?;
+        let (line, side) = bound(thresholds, config, &name)?;
         let (own, theirs) = (self.series(config, metric)?, self.series(other, metric)?);
         let pairs: Vec<f64> = own
             .iter()
@@ -98,12 +98,16 @@ impl Samples {
             }
         }
         let pairs = stats::ratios(self.series(config, metric)?, self.series(other, metric)?);
-        self.compared(plan, [config, other], &name, &pairs, |estimate| match line(
-            thresholds, config, &name,
-        ) {
-            Some((line, side)) => stats::against(estimate, line, side),
-            None => stats::compare(estimate, metric::better(metric)),
-        })
+        self.compared(
+            plan,
+            [config, other],
+            &name,
+            &pairs,
+            |estimate| match bound(thresholds, config, &name) {
+                Some((line, side)) => stats::against(estimate, line, side),
+                None => stats::compare(estimate, metric::better(metric)),
+            },
+        )
     }
 
     /// Creates the figure of a comparison. `decide` sets its verdict unless either side was
@@ -129,7 +133,8 @@ impl Samples {
     }
 }
 
-/// Returns the metrics of a ratio: the default ones, its own ones, and those with a threshold.
+/// Returns the metrics of a ratio: the default ones, those that the plan adds, and those with a
+/// threshold.
 fn compared<'a>(ratio: &'a Ratio, thresholds: &'a [Threshold]) -> Vec<&'a str> {
     let prefix = format!("ratio.{}.", ratio.to);
     let with_threshold = thresholds
@@ -150,7 +155,7 @@ fn compared<'a>(ratio: &'a Ratio, thresholds: &'a [Threshold]) -> Vec<&'a str> {
 }
 
 /// Returns the threshold of a comparison.
-fn line(
+fn bound(
     thresholds: &[Threshold],
     config: &ColumnConfig,
     name: &str,
@@ -158,7 +163,7 @@ fn line(
     thresholds
         .iter()
         .find(|threshold| threshold.applies(&config.column, &config.keys, name))
-        .and_then(Threshold::line)
+        .and_then(Threshold::bound)
 }
 
 /// Metrics that are subtracted if the plan has a threshold for the difference.

@@ -4,5 +4,5 @@ mod comparisons;
 mod paper_ratios;
 mod samples;
 
-pub use paper_ratios::{Stand, Stands, words};
+pub use paper_ratios::{ReproducedConfig, ReproducedConfigs, words};
 pub use samples::{Samples, Series};

@@ -2,28 +2,28 @@
 //!
 //! Absolute figures are not compared, because the machines are more than a decade apart. Each of
 //! the paper's configurations has a ratio to the paper's baseline, and each of ours has a ratio to
-//! our baseline at the same keys. The verdict is about the *quotient* of the two.
+//! our baseline at the same keys. The verdict is about the *quotient* of the two ratios.
 
 use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
 use crate::plan::{ColumnConfig, WireNic};
 use figures::report::{Figure, number};
-use figures::stats::{self, Beside, ComparisonVerdict};
+use figures::stats::{self, ComparisonVerdict, PublishedRatio};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The paper's configuration that each column reproduces.
-pub type Stands<'a> = BTreeMap<&'a str, Stand<'a>>;
+pub type ReproducedConfigs<'a> = BTreeMap<&'a str, ReproducedConfig<'a>>;
 
-/// A paper's configuration, and the NIC on which a column reproduces it.
+/// A paper's configuration and the NIC on which a column reproduces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stand<'a> {
+pub struct ReproducedConfig<'a> {
     /// Name of the configuration.
     pub config: &'a str,
     /// The column's NIC. Ratios relate columns of one NIC.
     pub nic: WireNic,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> ReproducedConfig<'a> {
     /// Returns a configuration on the default NIC.
     #[must_use]
     pub fn usual(config: &'a str) -> Self {
@@ -35,12 +35,17 @@ impl<'a> Stand<'a> {
 impl Samples {
     /// Returns the paper's values as `paper.<metric>`, and a `quotient.<column>.<metric>` with a
     /// verdict for each ratio of the paper whose two configurations have columns here. A paper's
-    /// value for one point is not applied to other points.
+    /// value for one point does not apply to other points.
     #[must_use]
-    pub fn beside(&self, plan: &str, paper: &Paper, stands: &Stands<'_>) -> Vec<Figure> {
+    pub fn paper_comparisons(
+        &self,
+        plan: &str,
+        paper: &Paper,
+        reproduced: &ReproducedConfigs<'_>,
+    ) -> Vec<Figure> {
         let mut out = Vec::new();
         for config in &self.order {
-            let Some(theirs) = stands.get(config.column.as_str()) else {
+            let Some(theirs) = reproduced.get(config.column.as_str()) else {
                 continue;
             };
             if config.keys.keys().any(|key| SWEPT.contains(&key.as_str())) {
@@ -64,11 +69,11 @@ impl Samples {
             }
             let ratios = paper.ratios(theirs.config).into_iter();
             for ratio in ratios.filter(|ratio| ratio.is_of(&keys)) {
-                let base = Stand {
+                let base = ReproducedConfig {
                     config: ratio.to,
                     ..*theirs
                 };
-                let others = stands.iter().filter(|(_, stand)| **stand == base);
+                let others = reproduced.iter().filter(|(_, other)| **other == base);
                 for (column, _) in others {
                     out.extend(self.quotient(plan, config, column, &ratio));
                 }
@@ -96,13 +101,13 @@ impl Samples {
         for quotient in &mut quotients {
             *quotient /= theirs.ratio;
         }
-        let paper = Beside {
+        let paper = PublishedRatio {
             ratio: theirs.ratio,
             claimed: theirs.effect,
         };
         let sides = [config, &other];
         let mut figure = self.compared(plan, sides, &name, &quotients, |quotient| {
-            stats::beside(quotient, paper)
+            stats::compare_with_paper(quotient, paper)
         })?;
         let own = figure.value.map_or(f64::NAN, |value| value * theirs.ratio);
         let mut note = format!(
@@ -157,9 +162,12 @@ mod tests {
             samples.add(&ours, round, &one(own * scale));
             samples.add(&theirs, round, &one(scale));
         }
-        let stands = [("xen", "ram-xen"), ("linux", "ram-linux")];
-        let stands = Stands::from(stands.map(|(column, config)| (column, Stand::usual(config))));
-        let figures = samples.beside("thesis", &Paper::find("ram").unwrap(), &stands);
+        let reproduced = [("xen", "ram-xen"), ("linux", "ram-linux")];
+        let reproduced = ReproducedConfigs::from(
+            reproduced.map(|(column, config)| (column, ReproducedConfig::usual(config))),
+        );
+        let figures =
+            samples.paper_comparisons("thesis", &Paper::find("ram").unwrap(), &reproduced);
         let name = format!("quotient.linux.{metric}");
         let found = figures.iter().find(|figure| figure.metric == name).unwrap();
         (found.verdict, found.note.clone().unwrap())
@@ -180,16 +188,19 @@ mod tests {
             }
         }
         let names = columns.iter().map(String::as_str);
-        let stands: Stands<'_> = names.map(|name| (name, Stand::usual(name))).collect();
-        let figures = samples.beside("menon", &Paper::find("menon").unwrap(), &stands);
+        let reproduced: ReproducedConfigs<'_> = names
+            .map(|name| (name, ReproducedConfig::usual(name)))
+            .collect();
+        let figures =
+            samples.paper_comparisons("menon", &Paper::find("menon").unwrap(), &reproduced);
         let named = |start: &str| {
             let found = figures.iter().filter(|f| f.metric.starts_with(start));
             let mut names: Vec<&str> = found.map(|f| f.config.as_str()).collect();
             names.sort_unstable();
             names
         };
-        // The driver domain's two-NIC figure and Linux's three-NIC figure form no ratio; the text
-        // states one for three NICs.
+        // The driver domain's two-NIC figure and Linux's three-NIC figure form no ratio. The text
+        // states a ratio for three NICs.
         assert_eq!(
             named("quotient."),
             [
@@ -237,15 +248,15 @@ mod tests {
                 samples.add(&ColumnConfig::new(column, &[]), round, &one);
             }
         }
-        let mut stands: Stands<'_> = BTreeMap::new();
+        let mut reproduced: ReproducedConfigs<'_> = BTreeMap::new();
         for (column, config) in columns.into_iter().zip(["oi-xen", "oi-lro"].repeat(2)) {
             let nic = match column.contains("soft") {
                 true => WireNic::Soft,
                 false => WireNic::Tap,
             };
-            stands.insert(column, Stand { config, nic });
+            reproduced.insert(column, ReproducedConfig { config, nic });
         }
-        let figures = samples.beside("oi", &Paper::find("oi").unwrap(), &stands);
+        let figures = samples.paper_comparisons("oi", &Paper::find("oi").unwrap(), &reproduced);
         let quotients: Vec<_> = figures
             .iter()
             .filter(|figure| figure.metric.starts_with("quotient."))
@@ -275,7 +286,7 @@ mod tests {
             Some(ComparisonVerdict::SameSign)
         );
         assert_eq!(verdict(0.8, total).0, Some(ComparisonVerdict::Opposite));
-        // Throughput is lower than Linux's: in the thesis a third of it.
+        // The throughput in the thesis is a third of Linux's.
         assert_eq!(verdict(0.3, "throughput").0, Some(ComparisonVerdict::Equal));
         assert_eq!(
             verdict(0.9, "throughput").0,

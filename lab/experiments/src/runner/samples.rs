@@ -13,9 +13,9 @@ pub type Series = Vec<Option<f64>>;
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     series: BTreeMap<ColumnConfig, BTreeMap<String, Series>>,
-    /// Configurations with rounds that were disturbed even when repeated.
+    /// Configurations with rounds that were disturbed even after repetition.
     pub(super) disturbed: BTreeSet<ColumnConfig>,
-    /// Configurations that are not available, with reasons.
+    /// Configurations that are not available, with the reasons.
     pub(super) absent: BTreeMap<ColumnConfig, String>,
     /// Conditions under which a configuration was measured.
     notes: BTreeMap<ColumnConfig, String>,
@@ -23,9 +23,9 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds the figures of one round. Drops of several windows of a round add up.
+    /// Adds the figures of one round. Drops in several windows of a round are summed.
     pub fn add(&mut self, config: &ColumnConfig, round: usize, figures: &BTreeMap<String, f64>) {
-        self.know(config);
+        self.register(config);
         let metrics = self.series.entry(config.clone()).or_default();
         for (metric, value) in figures {
             let series = metrics.entry(metric.clone()).or_default();
@@ -71,12 +71,12 @@ impl Samples {
         self.disturbed.insert(config.clone());
     }
 
-    /// Unwraps the result of setting up a column. Returns `None` if this system cannot run the
-    /// column and `may_lack` allows that, and records its configurations as not measurable.
+    /// Returns the value of a column's set-up. If this system cannot run the column and `may_lack`
+    /// allows that, returns `None` and records its configurations as not measurable.
     ///
     /// # Errors
     /// Any other failure, with the column's name.
-    pub fn made<T>(
+    pub fn setup_result<T>(
         &mut self,
         column: &str,
         made: anyhow::Result<T>,
@@ -99,7 +99,7 @@ impl Samples {
 
     /// Records that a configuration is not available.
     pub fn absent(&mut self, config: &ColumnConfig, why: &str) {
-        self.know(config);
+        self.register(config);
         self.absent.insert(config.clone(), why.to_owned());
     }
 
@@ -133,7 +133,7 @@ impl Samples {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
-    fn know(&mut self, config: &ColumnConfig) {
+    fn register(&mut self, config: &ColumnConfig) {
         if !self.order.contains(config) {
             self.order.push(config.clone());
         }

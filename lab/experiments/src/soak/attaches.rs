@@ -1,6 +1,6 @@
-//! Attaches and detaches guests thousands of times while two TCP streams run between other guests,
-//! and kills the driver domain and the manager at random during attaches. After every hundred
-//! attaches the machine must hold the same resources as before.
+//! Attaches and detaches guests thousands of times while two TCP streams run between other guests.
+//! Kills the driver domain and the manager at random times during attaches. After every hundred
+//! attaches, the machine must hold the same resources as before.
 //!
 //! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and records its output.
 
@@ -21,29 +21,29 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum delay of a kill after the start of an attach, so that it happens during the attach or
-/// shortly after it.
-const MIDST_US: u64 = 25_000;
-/// Numbers of the guest that is attached and detached, and of the one that stays.
-const COMES: usize = 0;
-const STAYS: usize = 1;
+/// Maximum delay of a kill after the start of an attach, microseconds. The kill occurs during the
+/// attach or shortly after it.
+const KILL_DELAY_MAX_US: u64 = 25_000;
+/// Guest numbers: of the guest that is attached and detached, and of the guest that remains.
+const CYCLED_GUEST: usize = 0;
+const REMAINING_GUEST: usize = 1;
 /// Port of the streams.
 const PORT: u16 = 5400;
-/// Setting with which the driver domain restarts without delay, however often it was killed.
-const DRIVER: &str = "restart_pause_ms = 0";
+/// Setting with which the driver domain always restarts without delay.
+const DRIVER_SETTINGS: &str = "restart_pause_ms = 0";
 
 /// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachesSpec {
-    /// Total attaches.
+    /// Total number of attaches.
     pub attaches: u64,
-    /// Attaches between two checks, each of which prints a line.
+    /// Number of attaches between two checks, each of which prints a line.
     pub every: u64,
-    /// A kill disturbs one in this many attaches. Victims are the driver domain and the manager in
-    /// turn.
+    /// A kill disturbs one in `kill_every` attaches. The driver domain and the manager are killed
+    /// in turn.
     pub kill_every: u64,
-    /// Time limit for new attaches, seconds. Unset: none.
+    /// Time limit for new attaches, seconds; `None`: no limit.
     pub seconds: Option<u64>,
     /// Seed of the kills' delays.
     pub seed: u64,
@@ -52,21 +52,21 @@ pub struct AttachesSpec {
 /// Result of some attaches: one line of the helper's output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttachesRecord {
-    /// Attaches so far.
+    /// Number of attaches so far.
     pub attaches: u64,
     /// Duration of undisturbed attaches, milliseconds: median and maximum.
     pub attach_ms: [f64; 2],
     /// Duration of undisturbed detaches, milliseconds: median and maximum.
     pub detach_ms: [f64; 2],
-    /// Kills of the driver domain during an attach.
+    /// Number of kills of the driver domain during an attach.
     pub driver_kills: u64,
-    /// Kills of the manager during an attach.
+    /// Number of kills of the manager during an attach.
     pub manager_kills: u64,
-    /// Disturbed attaches after which the guest was complete.
+    /// Number of disturbed attaches after which the guest was complete.
     pub whole: u64,
-    /// Disturbed attaches after which nothing of the guest existed.
+    /// Number of disturbed attaches after which no part of the guest existed.
     pub not_at_all: u64,
-    /// Bytes that both streams delivered.
+    /// Number of bytes that both streams delivered.
     pub streamed: u64,
     /// Resources that increased or decreased.
     pub grown: BTreeMap<String, i64>,
@@ -77,7 +77,8 @@ pub struct AttachesRecord {
 /// Runs the helper, which prints a line for every hundred attaches.
 ///
 /// # Errors
-/// If the machine cannot run here, an attach or detach fails, a stream ends, or a resource grows.
+/// The machine cannot run here, an attach or detach fails, a stream stops, or the use of a resource
+/// grows.
 pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
     interrupt::watch();
     ensure!(
@@ -85,9 +86,9 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         "`every` and `kill_every` must be above 0"
     );
     let homes = [GuestPlace::new()?, GuestPlace::new()?];
-    let crowd = ManyGuests::start("attaches", DRIVER)?;
-    let [_, stays] = &homes;
-    crowd.attach(STAYS, stays)?;
+    let crowd = ManyGuests::start("attaches", DRIVER_SETTINGS)?;
+    let [_, remaining] = &homes;
+    crowd.attach(REMAINING_GUEST, remaining)?;
     let mut soak = Attaches {
         streams: streams(&crowd)?,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
@@ -97,9 +98,10 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         times: [Vec::new(), Vec::new()],
         kills: 0,
     };
-    // Resources created once, for the first attach and the first restart, belong to the baseline.
+    // The baseline includes resources that are created only for the first attach and the first
+    // restart.
     for victim in [None, Some(Victim::Driver), Some(Victim::Manager), None] {
-        soak.come_and_go(victim)?;
+        soak.cycle_guest(victim)?;
     }
     soak.take_record(0)?;
     let before = Resources::at_rest(&crowd, &homes)?;
@@ -113,7 +115,7 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         for number in done..done + some {
             let is_disturbed = number % spec.kill_every == spec.kill_every - 1;
             let victim = is_disturbed.then(|| soak.next_victim());
-            soak.come_and_go(victim)?;
+            soak.cycle_guest(victim)?;
         }
         done += some;
         let mut record = soak.take_record(some)?;
@@ -143,7 +145,7 @@ fn streams(crowd: &ManyGuests) -> anyhow::Result<Vec<[Load; 2]>> {
 }
 
 struct Attaches<'a> {
-    // The first field, so that loads end before the machine.
+    // This is the first field, so that loads stop before the machine.
     streams: Vec<[Load; 2]>,
     random: Xoshiro256PlusPlus,
     crowd: &'a ManyGuests,
@@ -164,18 +166,18 @@ impl Attaches<'_> {
     }
 
     /// Attaches a guest, and detaches it if it was attached.
-    fn come_and_go(&mut self, victim: Option<Victim>) -> anyhow::Result<()> {
+    fn cycle_guest(&mut self, victim: Option<Victim>) -> anyhow::Result<()> {
         interrupt::check()?;
         let [home, _] = self.homes;
         let Some(victim) = victim else {
-            self.times[0].push(self.crowd.attach(COMES, home)?);
-            self.times[1].push(self.crowd.detach(COMES)?);
+            self.times[0].push(self.crowd.attach(CYCLED_GUEST, home)?);
+            self.times[1].push(self.crowd.detach(CYCLED_GUEST)?);
             return Ok(());
         };
         let began = Instant::now();
         let machine = self.crowd.machine();
         let killed = victim.pid(machine)?;
-        let moment = Duration::from_micros(self.random.next_u64() % MIDST_US);
+        let moment = Duration::from_micros(self.random.next_u64() % KILL_DELAY_MAX_US);
         thread::scope(|scope| -> anyhow::Result<()> {
             let kill = scope.spawn(move || -> anyhow::Result<()> {
                 thread::sleep(moment);
@@ -183,7 +185,7 @@ impl Attaches<'_> {
                 Ok(kill_process(pid, Signal::KILL)?)
             });
             // The outcome of the request is checked below.
-            let _answer = self.crowd.attach(COMES, home);
+            let _answer = self.crowd.attach(CYCLED_GUEST, home);
             kill.join()
                 .map_err(|_| anyhow::anyhow!("the kill failed"))?
         })?;
@@ -197,27 +199,27 @@ impl Attaches<'_> {
             Victim::Driver => self.record.driver_kills += 1,
             _ => self.record.manager_kills += 1,
         }
-        match self.is_whole(home, began)? {
+        match self.is_complete(home, began)? {
             true => {
                 self.record.whole += 1;
-                self.crowd.detach(COMES)?;
+                self.crowd.detach(CYCLED_GUEST)?;
             }
             false => self.record.not_at_all += 1,
         }
-        // netd may only now create and remove an interface for the killed process.
-        while self.crowd.attach(COMES, home).is_err() {
+        // Only now may netd create and remove an interface for the killed process.
+        while self.crowd.attach(CYCLED_GUEST, home).is_err() {
             wait("the guest cannot be attached after a kill", began)?;
         }
-        self.crowd.detach(COMES)?;
+        self.crowd.detach(CYCLED_GUEST)?;
         Ok(())
     }
 
     /// Returns whether the guest of a disturbed attach is complete (`true`) or does not exist
     /// (`false`). Waits while it is in another state.
-    fn is_whole(&self, home: &GuestPlace, began: Instant) -> anyhow::Result<bool> {
+    fn is_complete(&self, home: &GuestPlace, began: Instant) -> anyhow::Result<bool> {
         loop {
             // A manager that is restarting does not answer yet.
-            match self.crowd.guest(COMES) {
+            match self.crowd.guest(CYCLED_GUEST) {
                 Ok(None) if !home.has_interface()? => return Ok(false),
                 Ok(Some(guest)) if guest.state == "running" && home.reaches_neighbour()? => {
                     return Ok(true);
@@ -230,7 +232,7 @@ impl Attaches<'_> {
     /// Waits until both streams and the other guest respond; returns the results since the last
     /// record.
     fn take_record(&mut self, attaches: u64) -> anyhow::Result<AttachesRecord> {
-        let [_, stays] = self.homes;
+        let [_, remaining] = self.homes;
         let began = Instant::now();
         let mut streamed = 0;
         for [sink, _] in &mut self.streams {
@@ -244,11 +246,11 @@ impl Attaches<'_> {
                 wait("a stream does not resume", began)?;
             }
         }
-        while !stays.reaches_neighbour()? {
+        while !remaining.reaches_neighbour()? {
             wait("the remaining guest does not respond", began)?;
         }
         let times = self.times.each_mut().map(std::mem::take);
-        // Without samples the value is 0, because JSON has no NaN.
+        // Without samples, the value is 0 because JSON has no NaN.
         let [attach_ms, detach_ms] = times.map(|ms| ranks(&ms, [0.5, 1.0]).map(|ms| ms.max(0.0)));
         Ok(AttachesRecord {
             attaches,

@@ -23,12 +23,12 @@ use std::iter::Cycle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Setting with which the driver domain restarts without delay, however often it was killed.
-const AT_ONCE: &str = "restart_pause_ms = 0";
+/// Setting with which the driver domain always restarts without delay.
+const DRIVER_SETTINGS: &str = "restart_pause_ms = 0";
 /// Name of the driver domain.
 const DRIVER: &str = "driver";
 /// Maximum delay of a kill after the start of a round.
-const PAUSE_MS: u64 = 2000;
+const KILL_DELAY_MAX_MS: u64 = 2000;
 /// Length of a profile, seconds.
 const PROFILE_S: &str = "1";
 /// Timeout for a packet to trace, seconds.
@@ -38,7 +38,7 @@ const TRACE_S: &str = "20";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestsSpec {
-    /// Number of guests; they exchange traffic in pairs.
+    /// Number of guests, which exchange traffic in pairs.
     pub guests: usize,
     /// Time limit for new rounds, seconds.
     pub seconds: u64,
@@ -53,7 +53,7 @@ pub struct RoundRecord {
     pub seconds: f64,
     /// Name of the killed process.
     pub killed: String,
-    /// From the kill until the process had restarted, milliseconds.
+    /// Time from the kill until the process had restarted, milliseconds.
     pub back_ms: f64,
     /// Duration of the attach, milliseconds.
     pub attach_ms: f64,
@@ -61,15 +61,15 @@ pub struct RoundRecord {
     pub detach_ms: f64,
     /// Number of domains in the profile.
     pub profiled: usize,
-    /// Hops of the traced packet.
+    /// Number of hops of the traced packet.
     pub hops: usize,
-    /// Bytes that streams delivered.
+    /// Number of bytes that streams delivered.
     pub streamed: u64,
-    /// Answered requests.
+    /// Number of answered requests.
     pub requests: u64,
-    /// Sent datagrams.
+    /// Number of sent datagrams.
     pub sent: u64,
-    /// Lost datagrams.
+    /// Number of lost datagrams.
     pub lost: u64,
     /// The longest outage of any probe, milliseconds.
     pub outage_ms: f64,
@@ -82,7 +82,8 @@ pub struct RoundRecord {
 /// Runs the helper, which prints a line for each round.
 ///
 /// # Errors
-/// If the machine cannot run here, a process or a stream does not recover, or a resource grows.
+/// The machine cannot run here, a process or a stream does not recover, or the use of a resource
+/// grows.
 pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     interrupt::watch();
     ensure!(
@@ -92,7 +93,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     // The last namespace is for the guest that is attached and detached.
     let homes = (0..=spec.guests).map(|_| GuestPlace::new());
     let homes = homes.collect::<anyhow::Result<Vec<_>>>()?;
-    let crowd = ManyGuests::start("guests", AT_ONCE)?;
+    let crowd = ManyGuests::start("guests", DRIVER_SETTINGS)?;
     for (number, home) in homes.iter().take(spec.guests).enumerate() {
         crowd.attach(number, home)?;
     }
@@ -111,7 +112,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         lives: BTreeMap::new(),
     };
     soak.lives = soak.processes()?;
-    // Resources created once, for the first restart, belong to the baseline.
+    // The baseline includes resources that are created only for the first restart.
     for _ in Victim::ALL {
         soak.round()?;
     }
@@ -132,7 +133,7 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
 }
 
 struct Guests<'a> {
-    // The first field, so that loads end before the machine.
+    // This is the first field, so that loads stop before the machine.
     traffic: MixedTraffic,
     crowd: &'a ManyGuests,
     homes: &'a [GuestPlace],
@@ -140,13 +141,13 @@ struct Guests<'a> {
     folder: TempDir,
     random: Xoshiro256PlusPlus,
     victims: Cycle<IntoIter<Victim, 4>>,
-    /// Expected process of each part. A change means an exit without a kill.
+    /// Expected process of each part. A different process shows an exit without a kill.
     lives: BTreeMap<String, i32>,
 }
 
 impl Guests<'_> {
     fn round(&mut self) -> anyhow::Result<RoundRecord> {
-        let pause = Duration::from_millis(self.random.next_u64() % PAUSE_MS);
+        let pause = Duration::from_millis(self.random.next_u64() % KILL_DELAY_MAX_MS);
         interrupt::sleep(pause)?;
         let victim = self.victims.next().context("no victim")?;
         let (killed, back_ms) = self.kill(victim)?;
@@ -156,16 +157,16 @@ impl Guests<'_> {
         let [.., home] = self.homes else {
             bail!("no namespace for the further guest");
         };
-        let comes = self.homes.len() - 1;
-        let attach_ms = self.crowd.attach(comes, home)?;
-        let came = Instant::now();
+        let number = self.homes.len() - 1;
+        let attach_ms = self.crowd.attach(number, home)?;
+        let began = Instant::now();
         while !home.reaches_neighbour()? {
-            wait("an attached guest does not respond", came)?;
+            wait("an attached guest does not respond", began)?;
         }
-        let detach_ms = self.crowd.detach(comes)?;
+        let detach_ms = self.crowd.detach(number)?;
         let profiled = self.profile()?;
         let hops = self.trace()?;
-        let came = self.traffic.came()?;
+        let traffic = self.traffic.results()?;
         let now = self.processes()?;
         let ended = self
             .lives
@@ -181,11 +182,14 @@ impl Guests<'_> {
             detach_ms,
             profiled,
             hops,
-            streamed: came.streamed,
-            requests: came.requests,
-            sent: came.datagrams.sent,
-            lost: came.datagrams.sent.saturating_sub(came.datagrams.received),
-            outage_ms: came.datagrams.longest_ns as f64 / 1e6,
+            streamed: traffic.streamed,
+            requests: traffic.requests,
+            sent: traffic.datagrams.sent,
+            lost: traffic
+                .datagrams
+                .sent
+                .saturating_sub(traffic.datagrams.received),
+            outage_ms: traffic.datagrams.longest_ns as f64 / 1e6,
             grown,
             bounded: BTreeMap::new(),
         })
@@ -205,8 +209,8 @@ impl Guests<'_> {
         Ok(all)
     }
 
-    /// Kills a victim, or any one of the guests. Returns its name, and the milliseconds until it
-    /// had restarted.
+    /// Kills a victim or a random guest. Returns its name, and the milliseconds until it had
+    /// restarted.
     fn kill(&mut self, victim: Victim) -> anyhow::Result<(String, f64)> {
         let (machine, began) = (self.crowd.machine(), Instant::now());
         let life = match victim {
@@ -266,7 +270,7 @@ fn profiled(report: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(domains)
 }
 
-/// Runs `grantway` as a user would, and returns its output.
+/// Runs `grantway` like a user, and returns its output.
 fn grantway(args: &[&str]) -> anyhow::Result<String> {
     let program = client::program_path("grantway")?;
     let program = program

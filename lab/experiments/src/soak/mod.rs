@@ -1,6 +1,6 @@
-//! Repeatedly kills the driver domain, or another part of the machine, at random times. Meanwhile
+//! Repeatedly kills the driver domain, or another part of the machine, at random times. Meanwhile,
 //! streams run in both directions between a wire and two guests with stateful firewalls, and a
-//! probe between the guests. After each kill everything must work again, without leaks.
+//! probe runs between the guests. After each kill, everything must recover without leaks.
 //!
 //! `cargo xtask soak` runs it as a helper, `internal soak`, and records the result of each kill.
 
@@ -28,14 +28,14 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use victim::Victim;
-use waiting::{LOOK, LOST, SETTLE, wait};
+use waiting::{POLL_INTERVAL, SETTLE_INTERVAL, TIMEOUT, wait};
 
-/// Range of the random delay of a kill after full recovery from the last one.
-const PAUSE_MS: std::ops::Range<u64> = 5..400;
-/// Maximum age of the last datagram while the probe works.
-const LIVELY_NS: u64 = 20_000_000;
-/// After one in this many kills, the probe is also observed for the same time without a kill.
-const QUIET_OF: u64 = 10;
+/// Range of the random delay of a kill after full recovery from the last one, milliseconds.
+const KILL_DELAY_MS: std::ops::Range<u64> = 5..400;
+/// Maximum age of the last datagram of a working probe, nanoseconds.
+const DATAGRAM_AGE_MAX_NS: u64 = 20_000_000;
+/// After every `QUIET_EVERY`-th kill, the probe is also observed for the same time without a kill.
+const QUIET_EVERY: u64 = 10;
 /// Port of the probe.
 const PORT: u16 = 5300;
 
@@ -47,7 +47,7 @@ pub struct SoakSpec {
     victim: Victim,
     /// Number of kills.
     kills: u64,
-    /// Time limit for new kills, seconds. Unset: none.
+    /// Time limit for new kills, seconds; `None`: no limit.
     seconds: Option<u64>,
     /// Seed of the delays.
     seed: u64,
@@ -56,48 +56,49 @@ pub struct SoakSpec {
 /// Result of a kill: one line of the helper's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KillRecord {
-    /// From the kill until the new process was ready, milliseconds.
+    /// Time from the kill until the new process was ready, milliseconds.
     pub ready_ms: f64,
-    /// From the kill until all connections of the domain were up, milliseconds. Unset for a process
-    /// that is not a domain.
+    /// Time from the kill until all connections of the domain were up, milliseconds. `None` for a
+    /// process that is not a domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_ms: Option<f64>,
     /// The longest time without a datagram of the probe, milliseconds.
     pub outage_ms: f64,
-    /// The same for an equal time without a kill. Unset if not measured after this kill.
+    /// The longest time without a datagram in an equal period without a kill; `None` if it was not
+    /// measured after this kill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_ms: Option<f64>,
-    /// Sent datagrams.
+    /// Number of sent datagrams.
     pub sent: u64,
-    /// Lost datagrams.
+    /// Number of lost datagrams.
     pub lost: u64,
-    /// Duplicate datagrams.
+    /// Number of duplicate datagrams.
     pub duplicates: u64,
-    /// From the kill until streams in both directions had resumed, milliseconds.
+    /// Time from the kill until streams in both directions had resumed, milliseconds.
     pub streams_ms: f64,
     /// Leaked resources.
     pub leaked: Leaked,
 }
 
-/// Increase of resources over the time before the kill.
+/// Increase of resources since before the kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaked {
-    /// Grants in use without a mapping, mappings without a grant, lost frames.
+    /// Number of grants in use without a mapping, mappings without a grant, and lost frames.
     pub grants: i64,
-    /// Frames owned by domains.
+    /// Number of frames owned by domains.
     pub frames: i64,
-    /// Descriptors of the core and its helpers.
+    /// Number of descriptors of the core and its helpers.
     pub descriptors: i64,
-    /// Processes of the machine.
+    /// Number of the machine's processes.
     pub processes: i64,
-    /// Network namespaces of these processes.
+    /// Number of network namespaces of these processes.
     pub namespaces: i64,
 }
 
 /// Runs the helper, which prints a line for each kill.
 ///
 /// # Errors
-/// If the machine cannot run here or does not recover, or resources leak.
+/// The machine cannot run here or does not recover, or resources leak.
 pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     interrupt::watch();
     let mechanisms = Mechanisms {
@@ -134,11 +135,12 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
         lane,
         victim: spec.victim,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
-        before: Held::default(),
+        before: HeldResources::default(),
     };
-    // Resources created once, for the first start and the first restart, belong to the baseline.
+    // The baseline includes resources that are created only for the first start and the first
+    // restart.
     soak.kill(&mut probe)?;
-    soak.before = soak.held_at_rest()?;
+    soak.before = soak.settled_resources()?;
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -148,7 +150,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
         }
         let began = Instant::now();
         let mut record = soak.kill(&mut probe)?;
-        if number % QUIET_OF == 0 {
+        if number % QUIET_EVERY == 0 {
             interrupt::sleep(began.elapsed())?;
             record.quiet_ms = Some(ms(probe.mark()?.longest_ns));
         }
@@ -164,7 +166,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
 
 /// Resources held by a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct HeldResources {
     leaked: i64,
     frames: i64,
     descriptors: i64,
@@ -176,7 +178,7 @@ struct Soak {
     lane: Lane,
     victim: Victim,
     random: Xoshiro256PlusPlus,
-    before: Held,
+    before: HeldResources,
 }
 
 impl Soak {
@@ -186,9 +188,10 @@ impl Soak {
 
     /// Kills the victim at a random time, and waits for full recovery.
     fn kill(&mut self, probe: &mut Probe) -> anyhow::Result<KillRecord> {
-        let pause = self.random.next_u64() % (PAUSE_MS.end - PAUSE_MS.start) + PAUSE_MS.start;
+        let pause = self.random.next_u64() % (KILL_DELAY_MS.end - KILL_DELAY_MS.start)
+            + KILL_DELAY_MS.start;
         interrupt::sleep(Duration::from_millis(pause))?;
-        // Discards results from before this kill.
+        // This discards results from before the kill.
         probe.mark()?;
         let began = Instant::now();
         let life = self.victim.kill(self.machine()?)?;
@@ -203,7 +206,7 @@ impl Soak {
         loop {
             let now = probe.mark()?;
             probed = probed.and(now);
-            if now.silent_ns < LIVELY_NS && now.received > 0 {
+            if now.silent_ns < DATAGRAM_AGE_MAX_NS && now.received > 0 {
                 break;
             }
             wait("the probe does not resume", began)?;
@@ -222,10 +225,10 @@ impl Soak {
         })
     }
 
-    /// Waits until streams in both directions resume; returns the time since the kill.
+    /// Waits until streams in both directions resume, and returns the time since the kill.
     fn streams(&mut self, began: Instant) -> anyhow::Result<Duration> {
         for direction in PayloadDirection::BOTH {
-            // Discards data in flight at the kill.
+            // This discards data that was in flight at the kill.
             self.lane.arrived(direction)?;
             while self.lane.arrived(direction)? == 0 {
                 wait("a stream does not resume", began)?;
@@ -236,10 +239,13 @@ impl Soak {
 
     /// Waits for resources to be released, and returns their increase.
     fn leaked(&self) -> anyhow::Result<Leaked> {
-        let end = Instant::now() + LOST;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let now = self.held()?;
-            if now == self.before || Instant::now() >= end || self.before == Held::default() {
+            if now == self.before
+                || Instant::now() >= end
+                || self.before == HeldResources::default()
+            {
                 return Ok(Leaked {
                     grants: now.leaked,
                     frames: now.frames - self.before.frames,
@@ -248,15 +254,15 @@ impl Soak {
                     namespaces: now.namespaces - self.before.namespaces,
                 });
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 
     /// Waits until two consecutive readings of the resources are equal, and returns them.
-    fn held_at_rest(&self) -> anyhow::Result<Held> {
+    fn settled_resources(&self) -> anyhow::Result<HeldResources> {
         let mut last = self.held()?;
         loop {
-            interrupt::sleep(SETTLE)?;
+            interrupt::sleep(SETTLE_INTERVAL)?;
             let now = self.held()?;
             if now == last {
                 return Ok(now);
@@ -265,21 +271,21 @@ impl Soak {
         }
     }
 
-    fn held(&self) -> anyhow::Result<Held> {
+    fn held(&self) -> anyhow::Result<HeldResources> {
         let machine = self.machine()?;
-        let everybody = machine.descendants();
+        let all_processes = machine.descendants();
         let mut open = descriptors(machine.core()?)?;
         for helper in HELPERS {
             open += descriptors(machine.helper(helper)?)?;
         }
-        // Read last, because a query opens another connection for a moment.
+        // These are read last, because a query briefly opens another connection.
         let audit = machine.audit()?;
-        Ok(Held {
+        Ok(HeldResources {
             leaked: audit.leaked as i64,
             frames: audit.domains.iter().map(|d| i64::from(d.owned)).sum(),
             descriptors: open as i64,
-            processes: everybody.len() as i64,
-            namespaces: namespaces(&everybody) as i64,
+            processes: all_processes.len() as i64,
+            namespaces: namespaces(&all_processes) as i64,
         })
     }
 }

@@ -1,5 +1,5 @@
-//! A probe: sends a datagram every millisecond from one namespace to another. One helper process
-//! has a socket in each, so that both ends use the same clock.
+//! A probe, which sends a datagram every millisecond from one namespace to another. One helper
+//! process has a socket in each, so that both ends use the same clock.
 
 use crate::ns;
 use anyhow::Context as _;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Time between datagrams.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Number of recent datagrams that are remembered. An older one is a duplicate or ten seconds late.
+/// Number of recent datagrams that are recorded. An older one is a duplicate or ten seconds late.
 const REMEMBERED: u64 = 10_000;
-const WAIT: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,13 +35,13 @@ pub struct ProbeSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probed {
-    /// Sent datagrams.
+    /// Number of sent datagrams.
     pub sent: u64,
-    /// Received datagrams, without duplicates.
+    /// Number of received datagrams, without duplicates.
     pub received: u64,
-    /// Duplicate datagrams.
+    /// Number of duplicate datagrams.
     pub duplicates: u64,
-    /// Longest time before a datagram arrived, nanoseconds.
+    /// Longest time between the arrivals of two datagrams, nanoseconds.
     pub longest_ns: u64,
     /// Time since the last datagram arrived, nanoseconds.
     pub silent_ns: u64,
@@ -79,27 +79,27 @@ impl Probe {
     /// Starts the probe.
     ///
     /// # Errors
-    /// If a namespace or the address is not available.
+    /// A namespace or the address is not available.
     pub fn start(spec: &ProbeSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("probe")?;
         command.arg(serde_json::to_string(spec)?);
-        Ok(Self(LineChild::start("probe", command, WAIT)?))
+        Ok(Self(LineChild::start("probe", command, REPLY_TIMEOUT)?))
     }
 
     /// Returns the results since the last call.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Probed> {
-        Ok(serde_json::from_value(self.0.ask("mark", WAIT)?)?)
+        Ok(serde_json::from_value(self.0.ask("mark", REPLY_TIMEOUT)?)?)
     }
 
     /// Returns the one-way delays since the last call.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// The process has exited.
     pub fn times(&mut self) -> anyhow::Result<ProbeTimes> {
-        Ok(serde_json::from_value(self.0.ask("times", WAIT)?)?)
+        Ok(serde_json::from_value(self.0.ask("times", REPLY_TIMEOUT)?)?)
     }
 }
 
@@ -108,7 +108,7 @@ impl Probe {
 struct Arrivals {
     last: Instant,
     highest: u64,
-    /// Recently received numbers.
+    /// Numbers of recently received datagrams.
     recent: BTreeSet<u64>,
     probed: Probed,
     /// One-way delays, nanoseconds.
@@ -180,7 +180,7 @@ fn words(datagram: [u8; 16]) -> [u64; 2] {
 /// Runs the helper process.
 ///
 /// # Errors
-/// If a namespace or the address is not available.
+/// A namespace or the address is not available.
 pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     ns::enter(&spec.to)?;
     let receiver = UdpSocket::bind(spec.address).with_context(|| spec.address.to_string())?;

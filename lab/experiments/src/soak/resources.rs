@@ -1,6 +1,7 @@
-//! Resources that a machine holds while guests are attached and detached. They must not grow.
+//! Resources that a machine holds while guests are attached and detached. Their amounts must not
+//! grow.
 
-use super::waiting::{LOST, SETTLE, wait};
+use super::waiting::{SETTLE_INTERVAL, TIMEOUT, wait};
 use crate::many_guests::{GuestPlace, ManyGuests};
 use abi::machine::Program;
 use anyhow::{Context as _, ensure};
@@ -11,26 +12,26 @@ use std::time::Instant;
 
 /// Helpers of the core.
 pub(super) const HELPERS: [&str; 2] = [NETD, MANAGER];
-/// Opens and configures devices.
+/// The helper that opens and configures devices.
 pub(super) const NETD: &str = "grantway-netd";
-/// Answers the control socket.
+/// The helper that serves the control socket.
 pub(super) const MANAGER: &str = "grantway-manager";
-/// Allowed growth of a process's memory, because allocators retain different amounts depending on
-/// concurrent events.
+/// Allowed growth of a process's memory, KiB. The amount that an allocator retains depends on the
+/// order of concurrent events.
 const SLACK_KIB: i64 = 8 << 10;
-/// Allowed growth of a driver domain's descriptors. It keeps a doorbell until the guest number is
-/// reused, and numbers are quarantined for a while.
+/// Allowed growth of a driver domain's descriptors. The driver domain keeps a doorbell until the
+/// guest number is reused, and a number is reused only after a quarantine.
 const SLACK_DOORBELLS: i64 = 80;
-/// Name of the count of the driver domain's descriptors.
-const DRIVERS: &str = "descriptors.driver";
+/// Name of the resource that counts the driver domain's descriptors.
+const DRIVER_DESCRIPTORS: &str = "descriptors.driver";
 
 /// Resources, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resources {
-    /// Resources that must be equal.
+    /// Resources whose amounts must not change.
     exact: BTreeMap<String, i64>,
-    /// Resources that may grow a little: descriptors of the driver domain, memory of processes in
-    /// KiB.
+    /// Resources that may grow slightly: descriptors of the driver domain, and memory of processes
+    /// in KiB.
     pub(super) bounded: BTreeMap<String, i64>,
 }
 
@@ -79,9 +80,9 @@ impl Resources {
         let guests: Vec<i32> = guests.map(|guest| guest.pid).collect();
         put("descriptors.guests".to_owned(), sum(&guests, descriptors)?);
         put("threads.guests".to_owned(), sum(&guests, threads)?);
-        let everybody = machine.descendants();
-        put("processes".to_owned(), everybody.len());
-        put("namespaces".to_owned(), namespaces(&everybody));
+        let all_processes = machine.descendants();
+        put("processes".to_owned(), all_processes.len());
+        put("namespaces".to_owned(), namespaces(&all_processes));
         put("domains".to_owned(), status.domains.len());
         put("connections".to_owned(), status.connections.len());
         let interfaces = crowd.interfaces()?;
@@ -95,9 +96,9 @@ impl Resources {
         put("grants.leaked".to_owned(), audit.leaked as usize);
         let frames = audit.domains.iter().map(|domain| domain.owned as usize);
         put("frames".to_owned(), frames.sum());
-        let drivers = all.exact.remove(DRIVERS);
+        let drivers = all.exact.remove(DRIVER_DESCRIPTORS);
         all.bounded
-            .extend(drivers.map(|count| (DRIVERS.to_owned(), count)));
+            .extend(drivers.map(|count| (DRIVER_DESCRIPTORS.to_owned(), count)));
         for (name, pid) in processes {
             let kib = anonymous_kib(pid)?;
             all.bounded.insert(format!("rss_kib.{name}"), kib);
@@ -112,20 +113,20 @@ impl Resources {
         let began = Instant::now();
         let mut last = Self::default();
         loop {
-            interrupt::sleep(SETTLE)?;
+            interrupt::sleep(SETTLE_INTERVAL)?;
             let now = Self::now(crowd, homes)?;
             if now.exact == last.exact {
                 return Ok(now);
             }
             ensure!(
-                began.elapsed() < LOST,
+                began.elapsed() < TIMEOUT,
                 "the machine's resources do not settle"
             );
             last = now;
         }
     }
 
-    /// Waits until the resources equal these, or a timeout; returns the last reading.
+    /// Waits until the resources equal these, or until a timeout. Returns the last reading.
     pub(super) fn wait_for(
         &self,
         crowd: &ManyGuests,
@@ -148,7 +149,7 @@ impl Resources {
         let exact = more(&self.exact, &now.exact).filter(|(_, more)| *more != 0);
         let bounded = more(&self.bounded, &now.bounded).filter(|(name, more)| {
             let slack = match name.as_str() {
-                DRIVERS => SLACK_DOORBELLS,
+                DRIVER_DESCRIPTORS => SLACK_DOORBELLS,
                 _ => SLACK_KIB,
             };
             *more > slack
@@ -185,7 +186,7 @@ mod tests {
             exact: [("frames".to_owned(), frames), ("processes".to_owned(), 9)].into(),
             bounded: [
                 ("rss_kib.core".to_owned(), core_kib),
-                (DRIVERS.to_owned(), core_kib),
+                (DRIVER_DESCRIPTORS.to_owned(), core_kib),
             ]
             .into(),
         }
@@ -204,7 +205,7 @@ mod tests {
         let expected = [
             ("frames".to_owned(), -1),
             ("rss_kib.core".to_owned(), SLACK_KIB + 1),
-            (DRIVERS.to_owned(), SLACK_KIB + 1),
+            (DRIVER_DESCRIPTORS.to_owned(), SLACK_KIB + 1),
         ];
         assert_eq!(grown, expected.into());
     }

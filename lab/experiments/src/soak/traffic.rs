@@ -11,13 +11,13 @@ use std::time::Instant;
 const PORT: u16 = 5500;
 /// Size of a request and of its answer, bytes.
 const REQUEST: usize = 512;
-/// Maximum age of the last datagram while a probe works.
-const LIVELY_NS: u64 = 1_000_000_000;
+/// Maximum age of the last datagram of a working probe, nanoseconds.
+const DATAGRAM_AGE_MAX_NS: u64 = 1_000_000_000;
 
 /// Traffic of one pair.
 #[derive(Debug)]
 enum PairTraffic {
-    /// Receiver and sender of a stream, copied or from a file.
+    /// Receiver and sender of a stream, whose data is copied or sent from a file.
     Stream([Load; 2]),
     /// Server and client of requests, one at a time.
     Requests([Load; 2]),
@@ -28,11 +28,11 @@ enum PairTraffic {
 /// Results of all pairs since the last call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TrafficTotals {
-    /// Bytes of streams.
+    /// Number of bytes that streams delivered.
     pub(super) streamed: u64,
-    /// Answered requests.
+    /// Number of answered requests.
     pub(super) requests: u64,
-    /// Datagrams of all probes; the longest outage is the maximum over them.
+    /// Datagrams of all probes. The longest outage is the maximum over the probes.
     pub(super) datagrams: Probed,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct TrafficTotals {
 pub(super) struct MixedTraffic(Vec<PairTraffic>);
 
 impl MixedTraffic {
-    /// Starts one more pair. Pairs have streams, files, requests and datagrams in rotation.
+    /// Starts the traffic of one more pair. Streams, files, requests and datagrams alternate.
     pub(super) fn add(&mut self, from: &GuestNamespace, to: &GuestNamespace) -> anyhow::Result<()> {
         let begun = |receives, sends| loads(receives, sends, from, to, PORT);
         self.0.push(match self.0.len() % 4 {
@@ -58,21 +58,21 @@ impl MixedTraffic {
     }
 
     /// Waits until every pair works, and returns the results since the last call.
-    pub(super) fn came(&mut self) -> anyhow::Result<TrafficTotals> {
-        let (mut came, began) = (TrafficTotals::default(), Instant::now());
-        // Earlier results are discarded, because they do not show recovery.
+    pub(super) fn results(&mut self) -> anyhow::Result<TrafficTotals> {
+        let (mut totals, began) = (TrafficTotals::default(), Instant::now());
+        // This discards earlier results, which do not show recovery.
         for pair in &mut self.0 {
-            pair.mark(&mut came)?;
+            pair.mark(&mut totals)?;
         }
         for (number, pair) in self.0.iter_mut().enumerate() {
-            while !pair.mark(&mut came)? {
+            while !pair.mark(&mut totals)? {
                 wait(
                     &format!("{} of pair {number} do not resume", pair.what()),
                     began,
                 )?;
             }
         }
-        Ok(came)
+        Ok(totals)
     }
 }
 
@@ -109,23 +109,23 @@ impl PairTraffic {
         }
     }
 
-    /// Adds the results since the last call; returns whether any data arrived.
-    fn mark(&mut self, came: &mut TrafficTotals) -> anyhow::Result<bool> {
+    /// Adds the results since the last call, and returns whether any data was delivered.
+    fn mark(&mut self, totals: &mut TrafficTotals) -> anyhow::Result<bool> {
         Ok(match self {
             Self::Stream([receiver, _]) => {
                 let bytes = receiver.mark()?.bytes;
-                came.streamed += bytes;
+                totals.streamed += bytes;
                 bytes > 0
             }
             Self::Requests([_, client]) => {
                 let answered = client.mark()?.operations;
-                came.requests += answered;
+                totals.requests += answered;
                 answered > 0
             }
             Self::Datagrams(probe) => {
                 let probed = probe.mark()?;
-                came.datagrams = came.datagrams.and(probed);
-                probed.received > 0 && probed.silent_ns < LIVELY_NS
+                totals.datagrams = totals.datagrams.and(probed);
+                probed.received > 0 && probed.silent_ns < DATAGRAM_AGE_MAX_NS
             }
         })
     }

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// A part of the machine that may die alone.
+/// A part of the machine that may be killed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
@@ -25,17 +25,17 @@ pub(crate) enum Victim {
 pub(crate) struct VictimProcess {
     name: String,
     pid: i32,
-    /// Domain id. `None` for a process that is not a domain.
+    /// Domain id; `None` for a process that is not a domain.
     domain: Option<u16>,
 }
 
 /// Timing of a restart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RestartTimes {
-    /// From the kill until the process was ready, milliseconds.
+    /// Time from the kill until the process was ready, milliseconds.
     pub(crate) ready_ms: f64,
-    /// From the kill until all connections were up, milliseconds. `None` for a process that is not
-    /// a domain.
+    /// Time from the kill until all connections were up, milliseconds; `None` for a process that is
+    /// not a domain.
     pub(crate) connected_ms: Option<f64>,
 }
 

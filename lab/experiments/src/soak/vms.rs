@@ -1,14 +1,14 @@
-//! Kills the driver domain, the shim of a virtual machine, and its monitor in turn, while the wire
-//! sends a datagram to the virtual machine every millisecond, which sends it back.
+//! Kills the driver domain, the shim of a virtual machine, and its monitor in turn. Meanwhile the
+//! wire sends a datagram to the virtual machine every millisecond, which returns it.
 //!
-//! The monitor is the program `hostile-vm`, which connects again at once, as QEMU does within a
+//! The monitor is the program `hostile-vm`, which reconnects immediately. QEMU reconnects within a
 //! second. `cargo xtask soak --of vm` runs this as a helper, `internal vms`.
 
 use super::victim::VictimProcess;
-use super::waiting::{LOST, wait};
+use super::waiting::{TIMEOUT, wait};
 use crate::lane::running::Running;
 use crate::ns::{self, NamedNamespace};
-use crate::peers::process::{ForeignProgram, mortal};
+use crate::peers::process::{ForeignProgram, killed_with_parent};
 use anyhow::Context as _;
 use figures::interrupt;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -23,26 +23,26 @@ use std::time::{Duration, Instant};
 
 /// Time between two datagrams.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Delay of a kill after the recovery from the last one, at random.
-const PAUSE_MS: std::ops::Range<u64> = 50..200;
+/// Range of the random delay of a kill after recovery from the last one, milliseconds.
+const KILL_DELAY_MS: std::ops::Range<u64> = 50..200;
 /// Consecutive datagrams after which the virtual machine counts as reachable again.
-const BACK: u64 = 50;
+const RECOVERED_AFTER: u64 = 50;
 const WIRE: &str = "10.7.0.1/24";
 const VM: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);
 const ECHO: u16 = 7;
 /// Names of the guest, and of the program of its monitor.
 const GUEST: &str = "vm";
 const MONITOR: &str = "hostile-vm";
-/// Processes that are killed, in order.
+/// Processes that are killed, in this order.
 const VICTIMS: [&str; 3] = ["driver", "shim", "monitor"];
 
 /// Arguments of the helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmsSpec {
-    /// The number of kills.
+    /// Number of kills.
     kills: u64,
-    /// Time limit for new kills, seconds. Unset: none.
+    /// Time limit for new kills, seconds; `None`: no limit.
     seconds: Option<u64>,
     /// Seed of the delays.
     seed: u64,
@@ -52,7 +52,8 @@ pub struct VmsSpec {
 #[derive(Debug)]
 struct Echoes {
     last: Instant,
-    /// Since the last mark: the longest time before a datagram arrived, and their number.
+    /// Longest time between the arrivals of two datagrams since the last mark, and the number of
+    /// datagrams.
     longest: Duration,
     received: u64,
 }
@@ -60,14 +61,14 @@ struct Echoes {
 /// Starts the monitor.
 fn monitor_at(socket: &Path) -> anyhow::Result<ForeignProgram> {
     let program = std::env::current_exe()?.with_file_name(MONITOR);
-    let mut command = mortal(&program.display().to_string());
+    let mut command = killed_with_parent(&program.display().to_string());
     ForeignProgram::start(command.arg(socket).arg(VM.to_string()))
 }
 
 /// Runs the helper, which prints a line for each kill.
 ///
 /// # Errors
-/// If the machine cannot run here, the virtual machine does not answer again, or grants leak.
+/// The machine cannot run here, the virtual machine does not answer again, or grants leak.
 pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
     interrupt::watch();
     let wire = NamedNamespace::new("wire")?;
@@ -92,7 +93,8 @@ pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
         if end.is_some_and(|end| Instant::now() >= end) {
             break;
         }
-        let pause = random.next_u64() % (PAUSE_MS.end - PAUSE_MS.start) + PAUSE_MS.start;
+        let pause =
+            random.next_u64() % (KILL_DELAY_MS.end - KILL_DELAY_MS.start) + KILL_DELAY_MS.start;
         interrupt::sleep(Duration::from_millis(pause))?;
         mark(&echoes);
         let began = Instant::now();
@@ -115,7 +117,7 @@ pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
     machine.down()
 }
 
-/// Kills a domain, and waits until its next process is connected.
+/// Kills a domain, and waits until its new process is connected.
 fn kill(machine: &Running, victim: &str) -> anyhow::Result<()> {
     let domain = match victim {
         "driver" => machine.driver()?,
@@ -139,13 +141,14 @@ fn mark(echoes: &Mutex<Echoes>) -> (Duration, u64) {
     (std::mem::take(&mut echoes.longest), received)
 }
 
-/// Waits until the virtual machine answers again; returns the longest silence since the last mark.
+/// Waits until the virtual machine answers again. Returns the longest time without an answer since
+/// the last mark.
 fn recovered(echoes: &Mutex<Echoes>, began: Instant) -> anyhow::Result<Duration> {
     let mut longest = Duration::ZERO;
-    // Datagrams that were under way at the kill.
+    // Datagrams that were in flight at the kill must not count.
     interrupt::sleep(PERIOD * 20)?;
     let mut received = 0;
-    while received < BACK {
+    while received < RECOVERED_AFTER {
         wait("the virtual machine does not answer", began)?;
         let (silence, more) = mark(echoes);
         longest = longest.max(silence);
@@ -172,11 +175,11 @@ fn probe(wire: PathBuf) -> anyhow::Result<Arc<Mutex<Echoes>>> {
         received: 0,
     }));
     let (receiver, arrived) = (socket.try_clone()?, Arc::clone(&echoes));
-    receiver.set_read_timeout(Some(LOST))?;
+    receiver.set_read_timeout(Some(TIMEOUT))?;
     thread::Builder::new().spawn(move || {
         let mut bytes = [0; 64];
         loop {
-            // Includes ICMP errors, while ARP is unanswered.
+            // Errors include ICMP errors while ARP requests are unanswered.
             if receiver.recv(&mut bytes).is_err() {
                 continue;
             }

@@ -16,7 +16,7 @@ pub(super) trait LanePlan: DeserializeOwned {
     /// Parses the plan and applies command-line options to its rounds.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     fn parse(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan: Self =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -37,15 +37,15 @@ pub(super) trait LaneColumn {
     /// Sets up the lane.
     ///
     /// # Errors
-    /// If namespaces cannot be created, or the path between them does not start.
+    /// Namespaces cannot be created, or the path between them does not start.
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane>;
 }
 
-/// Sets up the lanes of all columns. `configs` returns a column's configurations; those of a column
+/// Sets up the lanes of all columns. `configs` returns a column's configurations. Those of a column
 /// that this system cannot run are recorded as not measurable.
 ///
 /// # Errors
-/// If a lane cannot be set up.
+/// A lane cannot be set up.
 pub(super) fn lanes<'a, C: LaneColumn>(
     columns: &'a [C],
     configs: impl Fn(&C) -> Vec<ColumnConfig>,
@@ -55,7 +55,7 @@ pub(super) fn lanes<'a, C: LaneColumn>(
     let mut lanes = Vec::new();
     for column in columns {
         let lane = column.lane(cores);
-        let lane = samples.made(column.name(), lane, column.may_lack(), configs(column))?;
+        let lane = samples.setup_result(column.name(), lane, column.may_lack(), configs(column))?;
         if let Some(remark) = lane.as_ref().and_then(Lane::remark) {
             for config in configs(column) {
                 samples.note(&config, remark);
@@ -69,7 +69,7 @@ pub(super) fn lanes<'a, C: LaneColumn>(
 /// Runs `count` rounds and reports each on standard error.
 ///
 /// # Errors
-/// If a round fails, or the user asked to stop.
+/// A round fails, or the user interrupted the run.
 pub(super) fn rounds(
     count: usize,
     mut each: impl FnMut(usize) -> anyhow::Result<()>,
@@ -82,22 +82,22 @@ pub(super) fn rounds(
     Ok(())
 }
 
-/// Measures all columns at each stop, round by round, so that a disturbance affects all columns
+/// Measures all columns at each point, round by round, so that a disturbance affects all columns
 /// alike.
 ///
 /// # Errors
-/// If `host_checks` fails, or the user asked to stop.
+/// `measure` fails, or the user interrupted the run.
 pub(super) fn interleave<C, S: Copy>(
     count: usize,
-    stops: &[S],
+    points: &[S],
     lanes: &mut [(&C, Lane)],
-    mut look: impl FnMut(usize, S, &C, &mut Lane) -> anyhow::Result<()>,
+    mut measure: impl FnMut(usize, S, &C, &mut Lane) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     rounds(count, |round| {
-        for &stop in stops {
+        for &point in points {
             for (column, lane) in &mut *lanes {
                 interrupt::check()?;
-                look(round, stop, column, lane)?;
+                measure(round, point, column, lane)?;
             }
         }
         Ok(())

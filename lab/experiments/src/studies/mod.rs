@@ -25,7 +25,7 @@ use figures::provenance::Provenance;
 use figures::report::Figure;
 use std::path::Path;
 
-/// A plan with command-line options applied: runs it, and formats its figures.
+/// A plan with command-line options applied, which can be run and whose figures can be formatted.
 pub trait Study {
     /// Returns the plan's name, the argument of `exp`.
     fn name(&self) -> &str;
@@ -37,7 +37,7 @@ pub trait Study {
     /// reuses the parts that an interrupted run saved.
     ///
     /// # Errors
-    /// If a required set-up fails, or the user asked to stop. A column whose programs are not
+    /// A required set-up fails, or the user interrupted the run. A column whose programs are not
     /// installed may be reported as not measurable instead.
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<StudyOutcome>;
 
@@ -45,7 +45,7 @@ pub trait Study {
     /// `None` if the plan reproduces no paper.
     ///
     /// # Errors
-    /// If the paper's data cannot be read.
+    /// The paper's data cannot be read.
     fn page(&self, _ran: &StudyOutcome, _flames: &Flames) -> anyhow::Result<Option<String>> {
         Ok(None)
     }
@@ -54,7 +54,7 @@ pub trait Study {
     fn tables(&self, figures: &[Figure]) -> String;
 }
 
-/// Figures of a run, and their provenance.
+/// Figures of a run and their provenance.
 #[derive(Clone, Debug)]
 pub struct StudyOutcome {
     /// Provenance of the figures.

@@ -1,8 +1,8 @@
 //! The plan `receive-buffer`: throughput against the size of the application's receive buffer, the
 //! case study of the Xenoprof paper (figures 1 and 2).
 //!
-//! In the paper the throughput of a receiver on Linux did not depend on the size, and that on Xen
-//! was erratic. So the study searches for a *fall*, a larger buffer with less throughput than the
+//! In the paper, the throughput of a receiver on Linux did not depend on the size, and that on Xen
+//! was erratic. The study searches for *falls*, where a larger buffer has less throughput than the
 //! next smaller one, and compares every step round by round.
 
 use super::lane_study::{self, LaneColumn, LanePlan};
@@ -92,7 +92,7 @@ impl ReceiveBuffer {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
@@ -100,7 +100,7 @@ impl ReceiveBuffer {
     /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
-        by.keep(&mut plan.column, |column| column.word())?;
+        by.retain(&mut plan.column, |column| column.word())?;
         Ok(plan)
     }
 }
@@ -212,7 +212,7 @@ fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figur
         let name = column.config(larger).name();
         let estimate = stats::estimate(&ratios)?;
         let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
-        // A step within the margin of equality is not a fall.
+        // A step within the margin of equality does not count as a fall.
         figure.verdict = Some(stats::against(
             &estimate,
             1.0 - EQUIVALENCE,

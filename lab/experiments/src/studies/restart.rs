@@ -1,5 +1,5 @@
-//! The plan `restart`: the time without a network for guests when the driver domain is killed under
-//! a running stream.
+//! The plan `restart`: the time for which guests have no network when the driver domain is killed
+//! during a stream.
 //!
 //! The receiver is an ordinary socket behind a guest's TAP (or the wire's), and measures the time
 //! without a byte. The monitor reports when the new driver domain was ready and when all guests
@@ -33,11 +33,11 @@ pub const NAME: &str = "restart";
 /// Text of the plan.
 pub const TEXT: &str = include_str!("../../plans/restart.toml");
 /// Interval at which the receiver is polled.
-const LOOK: Duration = Duration::from_micros(500);
-/// Minimum kills of a full run, over all rounds.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+/// Minimum number of kills of a full run, over all rounds.
 const FULL_KILLS: usize = 40;
 /// Timeout for a stream to resume.
-const LOST: Duration = Duration::from_secs(20);
+const RESUME_TIMEOUT: Duration = Duration::from_secs(20);
 /// Metrics, in table order.
 const METRICS: [(&str, &str); 5] = [
     ("outage_ms.ready", "ready"),
@@ -62,7 +62,7 @@ pub struct Restart {
     quick: Rounds,
 }
 
-/// A column: one machine.
+/// A column, which is one machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RestartColumn {
@@ -123,7 +123,7 @@ impl Restart {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
@@ -134,7 +134,7 @@ impl Restart {
         if by.quick {
             plan.kills = plan.quick_kills;
         }
-        by.keep(&mut plan.column, |column| &column.name)?;
+        by.retain(&mut plan.column, |column| &column.name)?;
         Ok(plan)
     }
 
@@ -232,7 +232,7 @@ fn outages(
     });
     let outages = kills.collect::<anyhow::Result<_>>()?;
     lane.stream(direction, false)?;
-    // Wait for data in flight.
+    // Data in flight must be delivered first.
     sleep(times.warm_up);
     Ok(outages)
 }
@@ -250,11 +250,11 @@ fn outage(lane: &mut Lane, direction: PayloadDirection, watch: Duration) -> anyh
         if now >= watch && stall.is_over(now) {
             break;
         }
-        if now >= watch + LOST {
-            let left = (watch + LOST).as_secs();
+        if now >= watch + RESUME_TIMEOUT {
+            let left = (watch + RESUME_TIMEOUT).as_secs();
             anyhow::bail!("the stream did not resume within {left} s");
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let back = life.after(lane.machine()?, began)?;
     let back = back.context("the driver domain did not restart")?;
@@ -355,7 +355,10 @@ mod tests {
         }
         assert_eq!((stall.length, stall.end), (ms(230), ms(232)));
         assert!(stall.is_over(ms(469)));
-        assert!(!stall.is_over(ms(470)), "it lasts longer than the longest");
+        assert!(
+            !stall.is_over(ms(470)),
+            "the current stall is longer than the longest one"
+        );
     }
 
     #[test]

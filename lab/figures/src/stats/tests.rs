@@ -1,4 +1,4 @@
-//! Intervals, comparisons and verdicts of known samples.
+//! Tests of intervals, comparisons and verdicts with known samples.
 
 use super::*;
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn intervals_of_known_numbers_of_samples() {
 fn intervals_have_the_stated_coverage() {
     let mut state = 1u64;
     let mut draw = || {
-        // A linear congruential generator is random enough to count hits.
+        // A linear congruential generator is sufficient to count hits.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -149,7 +149,7 @@ fn verdict_of(lo: f64, hi: f64, ratio: f64, claimed: bool) -> ComparisonVerdict 
         hi,
         n: 9,
     };
-    beside(&quotient, Beside { ratio, claimed })
+    compare_with_paper(&quotient, PublishedRatio { ratio, claimed })
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn the_sign_is_decided_before_equality() {
     }
 }
 
-/// Checks the verdict on a ratio with this interval beside a paper's ratio that claims no equality.
+/// Checks the verdict on a ratio with this interval beside a paper's ratio.
 #[track_caller]
 fn assert_verdict((lo, hi): (f64, f64), paper: f64, verdict: ComparisonVerdict) {
     let found = verdict_of(lo, hi, paper, false);
@@ -226,7 +226,7 @@ fn assert_verdict((lo, hi): (f64, f64), paper: f64, verdict: ComparisonVerdict) 
 #[test]
 fn an_effect_absent_in_the_paper_has_a_side() {
     for (lo, hi, paper, verdict) in [
-        // The throughput of hatori-guest2 and the cycles of hatori-guest3.
+        // These are the throughput of hatori-guest2 and the cycles of hatori-guest3.
         (2.90, 3.09, 508.4 / 505.4, ComparisonVerdict::DiffersInSize),
         (0.35, 0.39, 9.87 / 9.71, ComparisonVerdict::Opposite),
         (0.30, 0.35, 1.0, ComparisonVerdict::DiffersInSize),
@@ -259,18 +259,18 @@ fn a_ratio_beside_a_papers_effect() {
         hi: value,
         n: 1,
     };
-    let paper = Beside {
+    let paper = PublishedRatio {
         ratio: 4.5,
         claimed: false,
     };
-    let found = beside(&once(1.0), paper);
+    let found = compare_with_paper(&once(1.0), paper);
     assert_eq!(
         found,
         ComparisonVerdict::SameSign,
         "one round proves no equality"
     );
     assert_eq!(
-        beside(&once(1.0 / 4.5), paper),
+        compare_with_paper(&once(1.0 / 4.5), paper),
         ComparisonVerdict::Unresolved
     );
 }

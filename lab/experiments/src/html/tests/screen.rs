@@ -12,19 +12,20 @@ const BROWSER: &str = "chromium-headless-shell";
 /// Widths of a telephone's, a tablet's and a computer's window, pixels.
 const WIDTHS: [usize; 3] = [390, 768, 1280];
 /// Minimum size of a figure's text, pixels.
-const TEXT: f64 = 11.0;
+const TEXT_SIZE_MIN: f64 = 11.0;
 /// Minimum contrast of text (WCAG 2.2, 1.4.3).
-const CONTRAST: f64 = 4.5;
-/// Width of the right margin that must be blank, in pixels: less than the body's padding.
+const CONTRAST_MIN: f64 = 4.5;
+/// Width of the right margin that must be blank, pixels: less than the body's padding.
 const MARGIN: usize = 8;
-/// Minimum difference between a pixel's components for a colour, as opposed to the grey of text.
+/// Minimum difference between the components of a coloured pixel, as opposed to a grey pixel of
+/// text.
 const COLOURED: u8 = 40;
-/// Minimum coloured pixels of a figure.
-const INK: usize = 30;
+/// Minimum number of coloured pixels in a figure.
+const INK_MIN: usize = 30;
 
 /// Script that is added to a copy of the page. It reports the positions of figures, texts that
 /// overflow or overlap, the smallest text of a figure, and the lowest contrast of a text.
-const LOOK: &str = "<script>
+const CHECK_SCRIPT: &str = "<script>
 const box = e => {
     const b = e.getBoundingClientRect();
     return [b.left, b.top, b.right, b.bottom];
@@ -158,10 +159,10 @@ fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
 /// Returns the faults of a page that is rendered in a window of this width.
 fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
-    let looking = page.replace("</body>", LOOK);
+    let page_with_check = page.replace("</body>", CHECK_SCRIPT);
     let size = |height: usize| format!("--window-size={width},{height}");
     let dom = ["--dump-dom".to_owned(), size(800)];
-    let dom = browse(folder.path(), &looking, dark, &dom);
+    let dom = browse(folder.path(), &page_with_check, dark, &dom);
     let seen = dom.split("data-seen=\"").nth(1).unwrap();
     let seen = seen.split('"').next().unwrap();
     let seen = seen
@@ -174,7 +175,7 @@ fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
     if needed > width {
         faults.push(format!("{needed} pixels wide"));
     }
-    for (name, least) in [("text", TEXT), ("contrast", CONTRAST)] {
+    for (name, least) in [("text", TEXT_SIZE_MIN), ("contrast", CONTRAST_MIN)] {
         let found = seen[name].as_f64().unwrap();
         if found < least {
             faults.push(format!("{name}: {found:.1}, below {least}"));
@@ -213,7 +214,7 @@ fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
             let pixel = picture.at(*x, *y);
             pixel.iter().max().unwrap() - pixel.iter().min().unwrap() > COLOURED
         };
-        if within.filter(coloured).count() < INK {
+        if within.filter(coloured).count() < INK_MIN {
             faults.push(format!("{} is empty", figure["name"]));
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::lane::running::Running;
 use crate::many_guests::ms_since;
-use crate::peers::process::{ForeignProgram, mortal, wait};
+use crate::peers::process::{ForeignProgram, killed_with_parent, wait};
 use figures::measure::CpuTimes;
 use figures::stats::ranks;
 use figures::{Failure, interrupt};
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 const FRONT_END: &str = "hostile-vm";
 /// The folder in which a running machine creates sockets.
 const SOCKETS: &str = "/run/grantway/vhost";
-/// Until the last connection has settled.
-const SETTLE: Duration = Duration::from_secs(2);
-/// Length of the window in which the shims are idle.
-const IDLE: Duration = Duration::from_secs(2);
+/// Delay after the last connection, until the shims are idle.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
+/// Length of the window that measures idle shims.
+const IDLE_WINDOW: Duration = Duration::from_secs(2);
 
 /// Returns the path of the front end.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if it is not beside this program.
+/// [`Failure::CannotRun`] if it is not in the folder of this program.
 fn front_end() -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(FRONT_END);
     if path.is_file() {
@@ -40,8 +40,8 @@ fn name(number: usize) -> String {
     format!("vm{number}")
 }
 
-/// Attaches virtual machines to a running machine one after another, and measures each attach, then
-/// the idle shims.
+/// Attaches virtual machines to a running machine one after another. Measures each attach, then the
+/// idle shims.
 ///
 /// # Errors
 /// [`Failure::CannotRun`] if the front end is missing; otherwise if the machine does not start or a
@@ -60,7 +60,7 @@ pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
         let began = Instant::now();
         machine.attach(guest)?;
         attach_ms.push(ms_since(began));
-        let mut command = mortal(&program.display().to_string());
+        let mut command = killed_with_parent(&program.display().to_string());
         let address = format!("10.7.{}.{}", number / 250, number % 250 + 1);
         front_ends.push(ForeignProgram::start(command.arg(&socket).arg(address))?);
     }
@@ -70,7 +70,7 @@ pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
             Ok(stat["vifs"]["0"]["endpoint"]["vm_connected"] == 1)
         })?;
     }
-    interrupt::sleep(SETTLE)?;
+    interrupt::sleep(SETTLE_TIME)?;
     let mut shims = machine.status()?.domains;
     shims.retain(|domain| domain.serves_vm);
     let rss: Vec<f64> = shims
@@ -80,11 +80,11 @@ pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
     let pids = shims.iter().flat_map(|shim| [shim.pid, shim.agent_pid]);
     let parts = [("guest", pids.filter(|pid| *pid > 0).collect())];
     let (before, began) = (CpuTimes::read(&parts), Instant::now());
-    interrupt::sleep(IDLE)?;
+    interrupt::sleep(IDLE_WINDOW)?;
     let used = CpuTimes::read(&parts).since(&before);
     let idle_ns = used.get("guest").copied().unwrap_or(0) as f64;
     let share = idle_ns / began.elapsed().as_nanos() as f64;
-    // A shim that ended would count as one without CPU time.
+    // A shim that has exited would count as an idle one.
     let alive = shims.iter().filter(|shim| resident_mb(shim.pid).is_some());
     let counts = [shims.len(), rss.len(), alive.count()];
     anyhow::ensure!(

@@ -1,7 +1,7 @@
 //! Paths to a virtual machine (User-Mode Linux): through Grantway, through a vhost-user back end in
 //! one process without isolation, and through the kernel's bridge. The virtual machine runs on a
-//! separate core; everything else shares the wire's core, also the wire's socket. The wires carry
-//! whole segments. Also measures many idle virtual machines, [`crowd`].
+//! separate core. Everything else, including the wire's socket, shares the wire's core. The wires
+//! carry whole segments. [`crowd`] measures many idle virtual machines.
 
 pub mod crowd;
 mod uml;
@@ -13,7 +13,7 @@ use super::path::Path;
 use super::reading::Reading;
 use super::running::Running;
 use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
-use crate::peers::process::{ForeignProgram, mortal, output, wait_for};
+use crate::peers::process::{ForeignProgram, killed_with_parent, output, wait_for};
 use crate::plan::PathKind;
 use figures::Failure;
 use figures::measure::CpuPart;
@@ -22,14 +22,14 @@ use std::process::Command;
 use tempfile::TempDir;
 use uml::{Device, Uml};
 
-/// The virtual machine, with the programs in it.
+/// Part to which the virtual machine and the programs in it are charged.
 const VM: CpuPart = "vm";
-/// The vhost-user back end in one process.
+/// Source of the vhost-user back end in one process.
 const BACK_END: &str = include_str!("../../../peers/vhost.c");
 /// Name of the virtual machine's TAP on the bridge.
 const TAP: &str = "vm0";
 
-/// Between wire and virtual machine.
+/// The components between the wire and the virtual machine.
 enum Middle {
     Grantway(Box<Running>),
     OneProcess(ForeignProgram),
@@ -37,7 +37,7 @@ enum Middle {
 }
 
 struct VmPath {
-    // Dropped first: the back ends outlive their virtual machine.
+    // This field is dropped first, so that the back ends outlive their virtual machine.
     vm: Uml,
     middle: Middle,
     _folder: TempDir,
@@ -141,7 +141,7 @@ fn one_process(
         .arg(&source);
     let cannot = |why| Failure::CannotRun(format!("peers/vhost.c: {why}"));
     output(&mut compiler).map_err(cannot)?;
-    let mut command = mortal("nsenter");
+    let mut command = killed_with_parent("nsenter");
     command
         .arg(format!("--net={}", ends.wire.path().display()))
         .args(["taskset", "-c", &cores.wire.to_string()])

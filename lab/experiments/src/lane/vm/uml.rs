@@ -1,10 +1,10 @@
-//! User-Mode Linux as a virtual machine: a kernel that is a program, and needs no hardware
+//! User-Mode Linux as a virtual machine. Its kernel is a program, which needs no hardware
 //! virtualization.
 
 use crate::kernel::need;
 use crate::lane::ends::{GUEST, PREFIX};
 use crate::lane::running::family;
-use crate::peers::process::{ForeignProgram, mortal, output, wait};
+use crate::peers::process::{ForeignProgram, killed_with_parent, output, wait};
 use anyhow::{Context as _, bail};
 use figures::Failure;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 
 const INIT: &str = include_str!("../../../peers/uml-init.sh");
 const REGSET: &str = include_str!("../../../peers/uml-regset.c");
-/// Makes its root file system. `cli/tests/traffic/vm` uses this file, too.
+/// Script that creates its root file system. `cli/tests/traffic/vm` also uses this file.
 const ROOT: &str = include_str!("../../../peers/uml-root.sh");
-/// The line of its console after which loads can be started.
+/// Line on its console after which loads can be started.
 const READY: &str = "network up";
 
 /// The network device of a virtual machine.
 pub(super) enum Device<'a> {
-    /// Behind a vhost-user socket.
+    /// A network device behind a vhost-user socket.
     VhostUser(&'a Path),
     /// A TAP that it creates in a namespace.
     Tap { netns: &'a Path, ifname: &'a str },
@@ -52,7 +52,7 @@ impl Uml {
     /// Boots a virtual machine on a core, with the address [`GUEST`].
     ///
     /// # Errors
-    /// If it does not boot.
+    /// It does not boot.
     pub(super) fn boot(device: &Device<'_>, core: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         prepare(folder.path())?;
@@ -69,9 +69,9 @@ impl Uml {
         };
         let core = core.to_string();
         let mut command = match device {
-            Device::VhostUser(_) => mortal("taskset"),
+            Device::VhostUser(_) => killed_with_parent("taskset"),
             Device::Tap { netns, .. } => {
-                let mut command = mortal("nsenter");
+                let mut command = killed_with_parent("nsenter");
                 command
                     .arg(format!("--net={}", netns.display()))
                     .arg("taskset");
@@ -93,7 +93,7 @@ impl Uml {
             .current_dir(folder.path())
             .stdout(File::create(folder.path().join("log"))?);
         let log_path = folder.path().join("log");
-        // Its helpers outlive it, so a failed boot must end them, too.
+        // Its helpers outlive the kernel, so a failed boot must also kill them.
         let mut vm = Self {
             program: ForeignProgram::start(&mut command)?,
             _folder: folder,
@@ -104,8 +104,8 @@ impl Uml {
         };
         wait("the virtual machine", || {
             if let Some(status) = vm.program.0.try_wait()? {
-                let said = log();
-                let last = said.lines().last().unwrap_or_default();
+                let output = log();
+                let last = output.lines().last().unwrap_or_default();
                 bail!("User-Mode Linux has exited ({status}): {last}");
             }
             Ok(log().contains(READY))
@@ -113,7 +113,8 @@ impl Uml {
         Ok(vm)
     }
 
-    /// Returns its processes: the kernel, its helpers, and the address spaces of its programs.
+    /// Returns its processes: the kernel, its helpers, and those that hold the address spaces of
+    /// its programs.
     pub(super) fn processes(&self) -> Vec<i32> {
         family(self.program.pid())
     }

@@ -1,8 +1,8 @@
 //! The plan `attach`: the time to attach and to detach a guest on a running machine, and the effect
 //! on the machine's other guests.
 //!
-//! Nothing is pinned. The machine is a default one. It starts with two guests, and all others are
-//! attached.
+//! Nothing is pinned. The machine has the default configuration. It starts with two guests, and all
+//! others are attached.
 
 mod scene;
 
@@ -43,7 +43,8 @@ const METRICS: [(&str, &str); 9] = [
     ("neighbour_p999_us", "probe p99.9, µs"),
     ("neighbour_lost", "lost"),
 ];
-/// The neighbours' latency while guests are attached ÷ their latency while processes are started.
+/// Metric: the neighbours' latency while guests are attached ÷ their latency while processes are
+/// started.
 const RATIO: &str = "ratio.fork-exec.neighbour_p999_us";
 
 /// The plan.
@@ -95,7 +96,7 @@ impl AttachPlan {
     /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
-        by.keep(&mut plan.column, |column| &column.name)?;
+        by.retain(&mut plan.column, |column| &column.name)?;
         let fits = |guests: &u32| (1..=GUESTS_MAX).contains(guests);
         if plan.every_ms == 0 || !plan.guests.iter().all(fits) {
             let why = format!("every_ms from 1, guests from 1 to {GUESTS_MAX}");
@@ -117,7 +118,7 @@ impl AttachPlan {
     ) -> anyhow::Result<()> {
         let times = self.full.times();
         let mut scene = Scene::new(homes)?;
-        // Each attach starts the guest's process and its agent, unless a measured count is
+        // Each attach starts two processes, the guest and its agent, unless a measured number is
         // available.
         let turns = times.window.as_millis() / self.every().as_millis().max(1);
         let mut processes = 2 * usize::try_from(turns)?;
@@ -128,23 +129,24 @@ impl AttachPlan {
             let neighbour = match column.happens {
                 Disturbance::Nothing => {
                     let nothing = |_: &Scene<'_>| Ok(interrupt::sleep(times.window)?);
-                    scene.watch(nothing)?.1
+                    scene.observe_probe(nothing)?.1
                 }
                 Disturbance::Attach => {
-                    let comings = |scene: &Scene<'_>| scene.comings(times.window, self.every());
-                    let (comings, neighbour) = scene.watch(comings)?;
-                    processes = comings.processes;
-                    figures.extend(of_attaches(&comings));
+                    let attaches =
+                        |scene: &Scene<'_>| scene.attach_repeatedly(times.window, self.every());
+                    let (durations, neighbour) = scene.observe_probe(attaches)?;
+                    processes = durations.processes;
+                    figures.extend(attach_figures(&durations));
                     let ms = scene.up_all.as_secs_f64() * 1e3;
                     figures.insert("up_all_ms".to_owned(), ms);
                     neighbour
                 }
                 Disturbance::Spawn => {
                     let spawn = |_: &Scene<'_>| scene::spawn(times.window, processes);
-                    scene.watch(spawn)?.1
+                    scene.observe_probe(spawn)?.1
                 }
             };
-            figures.extend(of_neighbour(&neighbour));
+            figures.extend(neighbour_figures(&neighbour));
             let config = config(column, homes.len());
             samples.add(&config, round, &figures);
             if HostCpuTimes::read().disturbed_since(before) {
@@ -222,10 +224,9 @@ impl Study for AttachPlan {
 }
 
 /// Returns the figures of a round of attaches and detaches.
-fn of_attaches(comings: &AttachTimes) -> BTreeMap<String, f64> {
-    let [attach, detach] =
-        [&comings.attach_ms, &comings.detach_ms].map(|ms| ranks(ms, [0.5, 0.99]));
-    let gone = comings.link_gone_ms.iter().copied().fold(0.0, f64::max);
+fn attach_figures(times: &AttachTimes) -> BTreeMap<String, f64> {
+    let [attach, detach] = [&times.attach_ms, &times.detach_ms].map(|ms| ranks(ms, [0.5, 0.99]));
+    let gone = times.link_gone_ms.iter().copied().fold(0.0, f64::max);
     let figures = [
         ("attach_ms.p50", attach[0]),
         ("attach_ms.p99", attach[1]),
@@ -236,7 +237,7 @@ fn of_attaches(comings: &AttachTimes) -> BTreeMap<String, f64> {
     figures.map(|(name, ms)| (name.to_owned(), ms)).into()
 }
 
-fn of_neighbour(neighbour: &Neighbour) -> [(String, f64); 3] {
+fn neighbour_figures(neighbour: &Neighbour) -> [(String, f64); 3] {
     let Neighbour { times, lost } = neighbour;
     [
         ("neighbour_p50_us".to_owned(), times.p50_us),
@@ -261,7 +262,7 @@ mod tests {
             assert!(plan.column.iter().any(|column| column.name == bar.column));
             let mut metrics = METRICS.iter().map(|(metric, _)| *metric).chain([RATIO]);
             assert!(metrics.any(|metric| metric == bar.metric), "{bar:?}");
-            assert!(bar.line().is_some(), "{bar:?}");
+            assert!(bar.bound().is_some(), "{bar:?}");
         }
         for (metric, _) in METRICS {
             assert!(!figures::metric::unit(metric).is_empty(), "{metric}");

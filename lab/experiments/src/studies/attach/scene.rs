@@ -9,23 +9,23 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The program that is started for comparison with a guest. It does nothing.
+/// The program that is started for comparison with a guest. It exits immediately.
 pub(super) const PROGRAM: &str = "true";
 /// Port of the probe.
 const PORT: u16 = 5301;
-/// Interval of checks whether an interface has disappeared.
-const LOOK: Duration = Duration::from_millis(1);
-/// Timeout for an interface to disappear.
-const LOST: Duration = Duration::from_secs(20);
+/// Interval of checks whether the kernel has removed an interface.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Timeout for the removal of an interface.
+const LINK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Durations of attaches and detaches in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct AttachTimes {
     pub(super) attach_ms: Vec<f64>,
     pub(super) detach_ms: Vec<f64>,
-    /// From the reply to a detach until the interface disappeared.
+    /// Time from the reply to a detach until the interface was removed.
     pub(super) link_gone_ms: Vec<f64>,
-    /// Processes that all attaches started.
+    /// Number of processes that all attaches started.
     pub(super) processes: usize,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Scene<'a> {
     /// Starts the machine and attaches a guest to each of these namespaces.
     ///
     /// # Errors
-    /// If the machine does not start, or a guest cannot be attached.
+    /// The machine does not start, or a guest cannot be attached.
     pub(super) fn new(homes: &'a [GuestPlace]) -> anyhow::Result<Self> {
         let crowd = ManyGuests::start("attach", "")?;
         let [(from, _), (to, address)] = crowd.neighbours();
@@ -71,28 +71,32 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Runs `happens` and observes the probe meanwhile.
+    /// Runs `action` and observes the probe meanwhile.
     ///
     /// # Errors
-    /// If `happens` fails, or the probe's process has exited.
-    pub(super) fn watch<T>(
+    /// `action` fails, or the probe's process has exited.
+    pub(super) fn observe_probe<T>(
         &mut self,
-        happens: impl FnOnce(&Self) -> anyhow::Result<T>,
+        action: impl FnOnce(&Self) -> anyhow::Result<T>,
     ) -> anyhow::Result<(T, Neighbour)> {
         self.probe.mark()?;
         self.probe.times()?;
-        let happened = happens(self)?;
+        let happened = action(self)?;
         let times = self.probe.times()?;
         let probed = self.probe.mark()?;
         let lost = probed.sent.saturating_sub(probed.received);
         Ok((happened, Neighbour { times, lost }))
     }
 
-    /// Detaches and attaches the last guest at a steady pace.
+    /// Detaches and attaches the last guest at a fixed interval.
     ///
     /// # Errors
-    /// If a request fails, or the user asked to stop.
-    pub(super) fn comings(&self, window: Duration, every: Duration) -> anyhow::Result<AttachTimes> {
+    /// A request fails, or the user asked to stop.
+    pub(super) fn attach_repeatedly(
+        &self,
+        window: Duration,
+        every: Duration,
+    ) -> anyhow::Result<AttachTimes> {
         let number = self.homes.len().checked_sub(1).context("no guest")?;
         let home = self.homes.get(number).context("no guest")?;
         let mut all = AttachTimes::default();
@@ -100,9 +104,9 @@ impl<'a> Scene<'a> {
             all.detach_ms.push(self.crowd.detach(number)?);
             let answered = Instant::now();
             while home.has_interface()? {
-                interrupt::sleep(LOOK)?;
+                interrupt::sleep(POLL_INTERVAL)?;
                 anyhow::ensure!(
-                    answered.elapsed() < LOST,
+                    answered.elapsed() < LINK_TIMEOUT,
                     "the interface of a detached guest still exists"
                 );
             }
@@ -117,19 +121,19 @@ impl<'a> Scene<'a> {
         Ok(all)
     }
 
-    /// Stops the machine. The namespaces of its neighbours end with it.
+    /// Stops the machine and removes the namespaces of its neighbours.
     ///
     /// # Errors
-    /// If it does not stop in time.
+    /// It does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.crowd.down()
     }
 }
 
-/// Starts `processes` processes at a steady pace, two at a time, and waits for each pair.
+/// Starts `processes` processes at a fixed interval, two at a time, and waits for each pair.
 ///
 /// # Errors
-/// If a process cannot be started, or the user asked to stop.
+/// A process cannot be started, or the user asked to stop.
 pub(super) fn spawn(window: Duration, processes: usize) -> anyhow::Result<()> {
     let pairs = u32::try_from(processes / 2)?.max(1);
     let start = || {

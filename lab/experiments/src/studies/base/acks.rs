@@ -1,4 +1,4 @@
-//! Acknowledgements: their number, and the marginal cost of one.
+//! The number of acknowledgements, and the marginal cost of one.
 
 use super::rows::{Measured, short};
 use crate::plan::{Column, ColumnConfig, Plan, Ratio};
@@ -25,7 +25,7 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     let mut header = vec!["acknowledgements"];
     header.extend(metrics.map(|(_, title)| title));
     let row = |(column, _, name): &Measured<'_>| {
-        // The moderation and the faults of a column are shown only where they distinguish columns.
+        // The moderation and the faults of a column are shown only if they distinguish columns.
         let same = all.iter().filter(|(other, _, _)| other.name == column.name);
         let title = if same.count() > 1 { name } else { &column.name };
         let mut row = vec![title.clone()];
@@ -36,10 +36,10 @@ pub(super) fn table(plan: &Plan, all: &[Measured<'_>], index: &Index<'_>) -> Str
     format!("{}\n\n", table::table(&header, &rows))
 }
 
-/// Returns the marginal cost of an acknowledgement, `cycles_per_ack`, and the share of a column's
-/// cycles that all of its acknowledgements take at this cost, `ack_share`, for each pair in the
-/// plan's ratios whose first column acknowledges at once and whose second delays. The cost includes
-/// every side effect of more acknowledgements.
+/// Returns figures for each pair in the plan's ratios whose first column acknowledges immediately
+/// and whose second delays. `cycles_per_ack` is the marginal cost of an acknowledgement, including
+/// every side effect of more acknowledgements. `ack_share` is the share of a column's cycles that
+/// all of its acknowledgements take at this cost.
 pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let column = |name: &str| plan.column.iter().find(|column| column.name == name);
     let at_once = |name: &str| column(name).is_some_and(|column| column.quick_ack);
@@ -69,7 +69,7 @@ fn of_pair(plan: &Plan, samples: &Samples, pair: &Ratio) -> Vec<Figure> {
                     figure.note = Some(remark.clone());
                     figure
                 }
-                None => Figure::not_measurable(&plan.name, &name, metric, WHY),
+                None => Figure::not_measurable(&plan.name, &name, metric, TOO_FEW_ACKS),
             });
         }
     }
@@ -78,7 +78,7 @@ fn of_pair(plan: &Plan, samples: &Samples, pair: &Ratio) -> Vec<Figure> {
 
 /// Values of both columns in one round.
 struct Round {
-    /// Acknowledgements per gigabyte: quick, delayed.
+    /// Acknowledgements per gigabyte: immediate, delayed.
     acks: [f64; 2],
     /// Cycles per byte.
     cycles: [f64; 2],
@@ -106,8 +106,8 @@ fn rounds(samples: &Samples, sides: [&ColumnConfig; 2]) -> Vec<Round> {
 
 /// Returns the marginal cost of an acknowledgement round by round, the share of the delayed
 /// acknowledgements at this cost, and a note with the number of rounds and the ratio of
-/// acknowledgements. The decision whether the ratio is large enough uses medians; a decision per
-/// round would select rounds by their outcome.
+/// acknowledgements. Medians decide whether the ratio is large enough, because a decision per round
+/// would select rounds by their outcome.
 fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     let median = |of: &dyn Fn(&Round) -> f64| {
         let values: Vec<f64> = rounds.iter().map(of).collect();
@@ -115,7 +115,7 @@ fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
     };
     let (more, few) = (median(&|r| r.acks[0]), median(&|r| r.acks[1]));
     let cheap = median(&|r| r.cycles[1]);
-    if more <= few * MORE {
+    if more <= few * ACK_RATIO_MIN {
         return (Vec::new(), Vec::new(), String::new());
     }
     // Acknowledgements are counted per gigabyte.
@@ -131,8 +131,8 @@ fn marginal(rounds: &[Round]) -> (Vec<f64>, Vec<f64>, String) {
 }
 
 /// Minimum ratio of acknowledgements. Below it, noise between windows hides their cost.
-const MORE: f64 = 1.3;
-const WHY: &str = "quick ACKs hardly increase the number of acknowledgements";
+const ACK_RATIO_MIN: f64 = 1.3;
+const TOO_FEW_ACKS: &str = "quick ACKs hardly increase the number of acknowledgements";
 
 #[cfg(test)]
 mod tests {
@@ -184,8 +184,8 @@ mod tests {
                 .unwrap();
             found.value
         };
-        // 400 000 more acknowledgements per gigabyte cost one cycle per byte; 300 000 of them are
-        // 0.75 of 8.
+        // 400 000 more acknowledgements per gigabyte cost one cycle per byte, so 300 000 cost 0.75
+        // of 8 cycles.
         assert_eq!(of("guest1-clean-quick-ack", "cycles_per_ack"), Some(2500.0));
         assert_eq!(of("guest1-clean", "ack_share"), Some(0.75 / 8.0));
         assert_eq!(of("guest3-clean", "ack_share"), None, "hardly more of them");
@@ -207,7 +207,7 @@ mod tests {
                 samples.add(&config, round, &BTreeMap::from(figures));
             }
         };
-        // The last round had hardly more acknowledgements, at no cost.
+        // In the last round, hardly more acknowledgements had no cost.
         let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
         add("guest1-clean-quick-ack", "4", once);
         // The keys are in a different order than those of the first column, which also lacks one

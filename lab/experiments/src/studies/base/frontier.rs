@@ -1,11 +1,11 @@
-//! Comparison of flush policies by their losses at each load and in total.
+//! Comparison of flush policies by their losses at each load and over all loads.
 //!
 //! A *family* consists of columns that differ only in the last word of their LRO. All have the same
-//! machine, NIC, wires and interrupt moderation, because the effect of ticks on a path must not be
-//! credited to a policy. At each load (wire speed, request size) every member of a family is
-//! compared with the best one; its *regret* is the sum over all loads of (best − own) / best. At a
-//! wire speed a member is *dominated* by another that is better in one figure and worse in none,
-//! each beyond the interval.
+//! machine, NIC, wires and interrupt moderation, so that no effect of ticks on a path is attributed
+//! to a policy. At each load (wire speed, request size) every member of a family is compared with
+//! the best one. The *regret* of a member is the sum over all loads of (best − own) / best. At a
+//! wire speed, a member is *dominated* by another one that is better in one figure and worse in
+//! none, each beyond the interval.
 
 use crate::plan::{
     Column, ColumnConfig, IdleState, LroColumn, PayloadDirection, Plan, PollMode, Topology,
@@ -123,8 +123,8 @@ pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     out
 }
 
-/// Returns the tables, which list each policy of a family with its regret and with the policies
-/// that dominate it at each wire speed.
+/// Returns tables that list each policy of a family with its regret and the policies that dominate
+/// it at each wire speed.
 #[must_use]
 pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
@@ -171,20 +171,20 @@ fn place(
     wake: IdleState,
 ) -> ColumnConfig {
     let place = member.column.place.first().copied();
-    let stop = plan.stop(
+    let point = plan.point(
         member.column,
         place,
         wire,
         member.moderation,
         Topology::default(),
     );
-    plan.keyed(&stop, workload, direction, wake)
+    plan.with_workload(&point, workload, direction, wake)
 }
 
 /// Returns the configuration name of a member's figures over all wires and loads.
 fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
     let wire = WireSpeed::unbounded();
-    let mut config = plan.stop(
+    let mut config = plan.point(
         member.column,
         None,
         &wire,
@@ -208,8 +208,8 @@ impl Comparison<'_> {
         place(self.plan, member, wire, workload, self.direction, self.wake)
     }
 
-    /// Returns the amount by which each round of `own` was better (> 0) or worse than `other`, as a
-    /// share of `other`.
+    /// Returns the amount by which each round of `own` was better (> 0) or worse (< 0) than
+    /// `other`, as a share of `other`.
     fn gains(&self, metric: &str, own: &ColumnConfig, other: &ColumnConfig) -> Vec<f64> {
         let series = |config| {
             self.samples
@@ -310,7 +310,7 @@ mod tests {
         lro = "physical-page-scatter-t50"
     "#;
 
-    /// Returns the plan with one policy that is also measured with ticks, as the only one.
+    /// Returns the plan with one policy that is the only one measured with ticks.
     fn with_ticks() -> Plan {
         let events = "name = \"physical-skb-scatter-t50\"";
         let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(value(&figures, poll, "dominated"), 1.0);
         let t50 = "physical-skb-scatter-t50@wire=1";
         assert_eq!(value(&figures, t50, "dominated"), 0.0);
-        // A fifth of the throughput and a quarter of the cycles, at both wires.
+        // The loss is a fifth of the throughput and a quarter of the cycles at both wires.
         let regret = value(&figures, "physical-skb-scatter-poll", "regret");
         assert!((regret - 2.0 * (0.2 + 0.25)).abs() < 1e-9, "{regret}");
         assert_eq!(value(&figures, "physical-skb-scatter-t50", "regret"), 0.0);

@@ -13,18 +13,18 @@ use anyhow::Context as _;
 use figures::interrupt;
 use std::collections::BTreeMap;
 
-/// A configuration's lane, with its switches, direction and keys.
-pub(super) struct Stop {
+/// A configuration with its lane, LRO settings and direction.
+pub(super) struct LanePoint {
     pub(super) lane: usize,
     pub(super) lro: Option<(LroColumn, LroRules)>,
     pub(super) direction: Option<PayloadDirection>,
-    /// True if the lane may have a web server and streams by receive buffer: it has only one wire
-    /// and one guest, and its column does not exclude them (`only_streams`).
+    /// True if the lane may have a web server and streams by receive buffer. This requires one
+    /// wire, one guest, and a column without `only_streams`.
     pub(super) may_serve: bool,
     pub(super) config: ColumnConfig,
 }
 
-impl Stop {
+impl LanePoint {
     /// Returns whether this configuration has a web server and streams by receive buffer.
     pub(super) fn serves(&self) -> bool {
         self.direction != Some(PayloadDirection::FromGuest) && self.may_serve
@@ -46,13 +46,13 @@ struct MachineKey {
     topology: Topology,
 }
 
-/// Lanes that are up, and the configurations that use them.
+/// Existing lanes, and the configurations that use them.
 #[derive(Default)]
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
     /// Machines that several columns share.
     shared: BTreeMap<MachineKey, usize>,
-    pub(super) stops: Vec<Stop>,
+    pub(super) points: Vec<LanePoint>,
 }
 
 impl Lanes {
@@ -61,8 +61,8 @@ impl Lanes {
         self.lanes.len() - 1
     }
 
-    fn stop(&mut self, column: &Column, config: ColumnConfig, lane: usize, topology: Topology) {
-        self.stops.push(Stop {
+    fn point(&mut self, column: &Column, config: ColumnConfig, lane: usize, topology: Topology) {
+        self.points.push(LanePoint {
             lane,
             lro: column.lro.clone().map(|lro| (lro, column.rules)),
             direction: column.direction,
@@ -72,8 +72,7 @@ impl Lanes {
     }
 }
 
-/// Sets up the lanes of all columns. Columns that need missing programs are recorded as not
-/// measurable.
+/// Sets up the lanes of all columns. Records columns whose programs are missing as not measurable.
 pub(super) fn set_up(
     plan: &Plan,
     cores: Cores,
@@ -88,7 +87,7 @@ pub(super) fn set_up(
         let may_lack =
             column.path.has_vm() || matches!(column.path, PathKind::Bridge | PathKind::Veth);
         let config = ColumnConfig::new(&column.name, &[]);
-        samples.made(&column.name, done, may_lack, [config])?;
+        samples.setup_result(&column.name, done, may_lack, [config])?;
     }
     Ok(lanes)
 }
@@ -121,8 +120,8 @@ fn set_up_column(
                 _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
             };
             let lane = lanes.push(path?);
-            let config = plan.stop(column, None, wire, PollMode::Event, topology);
-            lanes.stop(column, config, lane, topology);
+            let config = plan.point(column, None, wire, PollMode::Event, topology);
+            lanes.point(column, config, lane, topology);
         }
     }
     for (place, moderation, topology) in column.variants() {
@@ -161,8 +160,8 @@ fn set_up_column(
         if column.lro.is_some() {
             lanes.shared.insert(kind, lane);
         }
-        let config = plan.stop(column, Some(place), wire, moderation, topology);
-        lanes.stop(column, config, lane, topology);
+        let config = plan.point(column, Some(place), wire, moderation, topology);
+        lanes.point(column, config, lane, topology);
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
 use crate::plan::{Adjustment, IdleState, Plan};
-use crate::runner::{Stand, Stands};
+use crate::runner::{ReproducedConfig, ReproducedConfigs};
 use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::{self, Figure};
@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use xenoprof::count;
 
-/// Plans of this form: names and texts.
+/// Names and texts of the plans of this form.
 pub const PLANS: [(&str, &str); 20] = [
     ("base", include_str!("../../../plans/base.toml")),
     ("lro", include_str!("../../../plans/lro.toml")),
@@ -72,7 +72,7 @@ impl Base {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::of(text, by)?))
     }
@@ -122,9 +122,9 @@ impl Base {
         provenance
     }
 
-    /// Returns the complete outcome that an earlier run of the same plan on the same machine left
+    /// Returns the complete outcome that an earlier run of the same plan on the same machine saved
     /// in a folder.
-    fn kept(&self, folder: &Path) -> Option<StudyOutcome> {
+    fn saved_outcome(&self, folder: &Path) -> Option<StudyOutcome> {
         let plan = &self.0;
         let (from, figures) = report::load(folder, &plan.name).ok()?;
         let provenance = self.provenance(&idle_cores::possible());
@@ -149,10 +149,10 @@ impl Base {
     }
 }
 
-/// Checks that the plan's paper has the configurations that columns reproduce.
+/// Checks that the plan's paper has every configuration that a column reproduces.
 fn check_paper(plan: &Plan) -> Result<(), Failure> {
     let paper = plan.paper.as_deref().map(Paper::find).transpose()?;
-    for (column, Stand { config, .. }) in stands(plan) {
+    for (column, ReproducedConfig { config, .. }) in reproduced(plan) {
         if paper
             .as_ref()
             .is_none_or(|paper| paper.config(config).is_none())
@@ -165,14 +165,14 @@ fn check_paper(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Returns the paper's configuration that each column of a plan reproduces.
-fn stands(plan: &Plan) -> Stands<'_> {
+fn reproduced(plan: &Plan) -> ReproducedConfigs<'_> {
     let columns = plan.column.iter().filter_map(|column| {
         let (config, nic) = (column.paper.as_deref()?, column.nic);
-        Some((column.name.as_str(), Stand { config, nic }))
+        Some((column.name.as_str(), ReproducedConfig { config, nic }))
     });
     let files = plan.file.iter().filter_map(|file| {
         let config = file.paper.as_deref()?;
-        Some((file.name.as_str(), Stand::usual(config)))
+        Some((file.name.as_str(), ReproducedConfig::usual(config)))
     });
     columns.chain(files).collect()
 }
@@ -197,7 +197,7 @@ impl Study for Base {
         }
         figures.extend(samples.ratios(&plan.name, &plan.ratio, &plan.threshold));
         if let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? {
-            figures.extend(samples.beside(&plan.name, &paper, &stands(plan)));
+            figures.extend(samples.paper_comparisons(&plan.name, &paper, &reproduced(plan)));
         }
         figures.extend(frontier::figures(plan, &samples));
         figures.extend(acks::figures(plan, &samples));
@@ -214,7 +214,7 @@ impl Study for Base {
         };
         let part = html::PaperPart {
             paper: &paper,
-            stands: &stands(plan),
+            reproduced: &reproduced(plan),
             figures: &ran.figures,
             window_s: plan.full.window_s,
         };
@@ -351,7 +351,7 @@ mod tests {
                     "{}",
                     column.name
                 );
-                // All else is as in the column without the device.
+                // All other keys equal those of the column without the device.
                 let usual = column.name.replace("-soft", "");
                 assert_eq!(column.paper.as_ref(), Some(&usual));
                 let usual = plan.column.iter().find(|c| c.name == usual).unwrap();
@@ -375,7 +375,7 @@ mod tests {
         }
     }
 
-    /// The page answers each question of a paper by ratios of columns that the plan has.
+    /// The page answers each question of a paper by ratios of columns of the plan.
     #[test]
     fn questions_of_papers_are_about_ratios_of_their_plans() {
         let mut questions = 0;
@@ -388,7 +388,7 @@ mod tests {
                     let asked = (&question.column, to);
                     let ratio = plan.ratio.iter().find(|of| (&of.own, &of.to) == asked);
                     let metrics = &ratio.unwrap_or_else(|| panic!("{asked:?}")).metrics;
-                    assert_eq!(metrics[..], Question::BESIDE[..2], "{asked:?}");
+                    assert_eq!(metrics[..], Question::OTHER_METRICS[..2], "{asked:?}");
                     questions += 1;
                 }
             }

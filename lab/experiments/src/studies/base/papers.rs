@@ -36,7 +36,7 @@ impl Papers {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         let file: PapersPlan =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -74,7 +74,7 @@ impl Study for Papers {
     }
 
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
-        // A finished run has left its figures under the name of the whole plan. The parts in its
+        // A finished run has saved its figures under the name of the whole plan. The parts in its
         // folder belong to that run and must not be resumed.
         let whole = |folder: &&Path| folder.join(format!("{}.jsonl", self.file.name)).exists();
         let broken_off = folder.filter(|folder| !whole(folder));
@@ -93,7 +93,7 @@ impl Study for Papers {
                 self.parts.len(),
                 (left / 60.0).ceil()
             );
-            let ran = match broken_off.and_then(|folder| part.kept(folder)) {
+            let ran = match broken_off.and_then(|folder| part.saved_outcome(folder)) {
                 Some(kept) => kept,
                 None => part.run(folder)?,
             };
@@ -125,14 +125,14 @@ impl Study for Papers {
         for part in &self.parts {
             let own: Vec<Figure> = Self::own(part, &ran.figures).into_iter().cloned().collect();
             let name = part.0.paper.as_deref().unwrap_or_default();
-            let stands = super::stands(&part.0);
-            parts.push((Paper::find(name)?, stands, own, part.0.full.window_s));
+            let reproduced = super::reproduced(&part.0);
+            parts.push((Paper::find(name)?, reproduced, own, part.0.full.window_s));
         }
         let parts: Vec<html::PaperPart<'_>> = parts
             .iter()
-            .map(|(paper, stands, figures, window_s)| html::PaperPart {
+            .map(|(paper, reproduced, figures, window_s)| html::PaperPart {
                 paper,
-                stands,
+                reproduced,
                 figures,
                 window_s: *window_s,
             })
@@ -167,9 +167,12 @@ mod tests {
             let figures = [Figure::new("oi", config, "throughput", estimate)];
             let provenance = part.provenance(&crate::idle_cores::possible());
             report::save(folder.path(), "oi", &provenance, &figures).unwrap();
-            part.kept(folder.path())
+            part.saved_outcome(folder.path())
         };
-        assert!(part.kept(folder.path()).is_none(), "nothing is there");
+        assert!(
+            part.saved_outcome(folder.path()).is_none(),
+            "the folder has no saved run"
+        );
         assert_eq!(keep(9, "oi-xen").unwrap().figures.len(), 1);
         assert!(keep(3, "oi-xen").is_none(), "another number of rounds");
         assert!(keep(9, "oi-da").is_none(), "other columns");

@@ -14,29 +14,29 @@ pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
         .column
         .iter()
         .filter(|column| column.runs_in(PayloadDirection::ToGuest));
-    let stops = columns.flat_map(|column| {
+    let points = columns.flat_map(|column| {
         let wires = plan.wires(column).iter();
-        wires.flat_map(|wire| plan.stops(column, wire))
+        wires.flat_map(|wire| plan.points(column, wire))
     });
-    let of = |stop: &ColumnConfig, buffer| {
-        index.get(&ReceiveWorkload::by(stop, buffer).name(), "throughput")
+    let of = |point: &ColumnConfig, buffer| {
+        index.get(&ReceiveWorkload::config(point, buffer).name(), "throughput")
     };
-    let any = |stop: &ColumnConfig| {
+    let any = |point: &ColumnConfig| {
         receive
             .buffer
             .iter()
-            .any(|&buffer| of(stop, buffer).is_some())
+            .any(|&buffer| of(point, buffer).is_some())
     };
-    let stops: Vec<ColumnConfig> = stops.filter(any).collect();
-    if stops.is_empty() {
+    let points: Vec<ColumnConfig> = points.filter(any).collect();
+    if points.is_empty() {
         return String::new();
     }
-    let names: Vec<String> = stops.iter().map(ColumnConfig::name).collect();
+    let names: Vec<String> = points.iter().map(ColumnConfig::name).collect();
     let mut header = vec!["receive buffer, KB: Gb/s"];
     header.extend(names.iter().map(String::as_str));
     let row = |&buffer: &usize| {
         let kb = format!("{}", buffer as f64 / 1024.0);
-        let cells = stops.iter().map(|stop| short(of(stop, buffer)));
+        let cells = points.iter().map(|point| short(of(point, buffer)));
         std::iter::once(kb).chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = receive.buffer.iter().map(row).collect();

@@ -3,7 +3,7 @@
 use crate::plan::{Column, Plan};
 use figures::report::{Figure, number};
 
-/// A column, its number of guests, and the configuration name of its figures.
+/// A column with its number of guests and the configuration name of its figures.
 pub(super) type Measured<'a> = (&'a Column, u32, String);
 
 /// Returns every column and number of guests, with the configuration name of its figures.
@@ -12,13 +12,13 @@ pub(super) fn thesis_rows(plan: &Plan) -> Vec<Measured<'_>> {
     for column in &plan.column {
         for wire in plan.wires(column) {
             if column.place.is_empty() {
-                let stops = plan.stops(column, wire);
-                rows.extend(stops.iter().map(|stop| (column, 1, stop.name())));
+                let points = plan.points(column, wire);
+                rows.extend(points.iter().map(|point| (column, 1, point.name())));
             }
             for (place, moderation, topology) in column.variants() {
                 if column.place.first() == Some(&place) {
-                    let stop = plan.stop(column, Some(place), wire, moderation, topology);
-                    rows.push((column, topology.guests, stop.name()));
+                    let point = plan.point(column, Some(place), wire, moderation, topology);
+                    rows.push((column, topology.guests, point.name()));
                 }
             }
         }

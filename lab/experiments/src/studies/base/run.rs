@@ -2,7 +2,7 @@
 
 mod frames;
 
-use super::lanes::{self, Lanes, Stop};
+use super::lanes::{self, LanePoint, Lanes};
 use super::thesis;
 use crate::idle_cores;
 use crate::lane::cores::Cores;
@@ -29,8 +29,8 @@ pub(super) struct Run<'a> {
     /// Whether cores can be kept awake.
     awake: Result<(), Failure>,
     samples: Samples,
-    /// Remaining windows that may be repeated because of steal.
-    redo: usize,
+    /// Number of windows that may still be repeated because of steal.
+    repetitions_left: usize,
     bar: ProgressBar,
 }
 
@@ -42,9 +42,9 @@ struct WindowLoad {
     message: usize,
 }
 
-/// Maximum repetitions of one window. Limited so that a long disturbance does not use up the
-/// repetitions of other windows.
-const TRIES: usize = 2;
+/// Maximum number of repetitions of one window. The limit keeps a long disturbance from consuming
+/// the repetitions of other windows.
+const REPETITIONS_MAX: usize = 2;
 
 impl<'a> Run<'a> {
     /// Creates a run.
@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
             tsc_hz,
             awake,
             samples: Samples::default(),
-            redo: 0,
+            repetitions_left: 0,
             bar: progress::bar(0, "{bar:30} {pos}/{len} {msg}"),
         }
     }
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
     /// Measures everything in the plan.
     ///
     /// # Errors
-    /// If a lane cannot be set up or fails, or the user asked to stop.
+    /// A lane cannot be set up or fails, or the user interrupted the run.
     pub(super) fn measure(mut self) -> anyhow::Result<Samples> {
         self.streams_and_requests()?;
         self.frames()?;
@@ -95,11 +95,11 @@ impl<'a> Run<'a> {
         let loads = self.loads();
         let mut lanes = lanes::set_up(self.plan, self.cores, &loads, &mut self.samples)?;
         let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
-        let ways = |stop: &Stop| stop.direction.map_or(loads.directions.len(), |_| 1);
-        let each: usize = lanes.stops.iter().map(ways).sum();
+        let ways = |point: &LanePoint| point.direction.map_or(loads.directions.len(), |_| 1);
+        let each: usize = lanes.points.iter().map(ways).sum();
         let loads_of_round = self.loads_of_round(&loads);
         let planned = each * loads_of_round.len() * wakes.len() * rounds;
-        self.allow_redo(planned);
+        self.allow_repetitions(planned);
         self.bar.set_length(planned as u64);
         let mut cores = idle_cores::IdleCores::default();
         for &wake in wakes {
@@ -107,10 +107,10 @@ impl<'a> Run<'a> {
             match &self.awake {
                 Ok(()) => cores.set(keep)?,
                 // If the plan has a variant with halting cores, the awake variant is skipped.
-                // Otherwise cores may halt, which the report's header states.
+                // Otherwise cores may halt, and the report's header states it.
                 Err(why) if keep && wakes.len() > 1 => {
                     let why = why.to_string();
-                    self.leave_out(&lanes, &loads, wake, &why);
+                    self.record_unmeasurable(&lanes, &loads, wake, &why);
                     continue;
                 }
                 Err(_) => {}
@@ -135,23 +135,23 @@ impl<'a> Run<'a> {
         let Some(receive) = &self.plan.receive else {
             return Ok(());
         };
-        let stops: Vec<&Stop> = lanes.stops.iter().filter(|stop| stop.serves()).collect();
+        let points: Vec<&LanePoint> = lanes.points.iter().filter(|point| point.serves()).collect();
         let rounds = self.plan.full.rounds;
-        let planned = stops.len() * receive.buffer.len() * rounds;
-        self.allow_redo(planned);
+        let planned = points.len() * receive.buffer.len() * rounds;
+        self.allow_repetitions(planned);
         self.bar.set_length(planned as u64);
         self.bar.set_position(0);
         for round in 0..rounds {
             for &buffer in &receive.buffer {
-                for stop in &stops {
-                    let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+                for point in &points {
+                    let Some(lane) = lanes.lanes.get_mut(point.lane) else {
                         continue;
                     };
-                    if let Some((lro, rules)) = &stop.lro {
+                    if let Some((lro, rules)) = &point.lro {
                         lane.switch(lro, *rules)?;
                     }
                     let (config, way) = (
-                        ReceiveWorkload::by(&stop.config, buffer),
+                        ReceiveWorkload::config(&point.config, buffer),
                         PayloadDirection::ToGuest,
                     );
                     lane.receive_by(way, buffer)?;
@@ -164,52 +164,52 @@ impl<'a> Run<'a> {
 
     /// Measures the web server at every request rate.
     fn web(&mut self, lanes: &mut Lanes) -> anyhow::Result<()> {
-        let Some(asked) = &self.plan.web else {
+        let Some(web) = &self.plan.web else {
             return Ok(());
         };
-        let stops = lanes.stops.iter().filter(|stop| stop.serves());
+        let points = lanes.points.iter().filter(|point| point.serves());
         if let Err(why) = web::possible() {
-            for stop in stops {
+            for point in points {
                 self.samples.absent(
-                    &stop.config.clone().with("offered", "any"),
+                    &point.config.clone().with("offered", "any"),
                     &why.to_string(),
                 );
             }
             return Ok(());
         }
-        let planned = stops.clone().count() * asked.offered.len() * self.plan.full.rounds;
-        self.allow_redo(planned);
+        let planned = points.clone().count() * web.offered.len() * self.plan.full.rounds;
+        self.allow_repetitions(planned);
         self.bar.set_length(planned as u64);
         self.bar.set_position(0);
         let mut servers = WebServers::default();
         for round in 0..self.plan.full.rounds {
-            for stop in stops.clone() {
-                let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+            for point in points.clone() {
+                let Some(lane) = lanes.lanes.get_mut(point.lane) else {
                     continue;
                 };
-                if let Some((lro, rules)) = &stop.lro {
+                if let Some((lro, rules)) = &point.lro {
                     lane.switch(lro, *rules)?;
                 }
-                let server = servers.of(stop.lane, lane, self.cores, asked)?;
-                self.asked(lane, server, stop, asked, round)?;
+                let server = servers.of(point.lane, lane, self.cores, web)?;
+                self.web_round(lane, server, point, web, round)?;
             }
         }
         Ok(())
     }
 
     /// Measures one round of a column's web server: all rates, and the peak.
-    fn asked(
+    fn web_round(
         &mut self,
         lane: &Lane,
         server: &WebServer,
-        stop: &Stop,
+        point: &LanePoint,
         web: &Web,
         round: usize,
     ) -> anyhow::Result<()> {
         let (cores, length, tsc_hz) = (self.cores, self.times().window, self.tsc_hz);
         let mut most = 0.0_f64;
         for &offered in &web.offered {
-            let config = Web::asked(&stop.config, offered);
+            let config = Web::config(&point.config, offered);
             self.bar.set_message(config.name());
             let window = self.undisturbed(
                 &config,
@@ -224,7 +224,7 @@ impl<'a> Run<'a> {
             self.bar.inc(1);
         }
         let peak = BTreeMap::from([("peak_replies".to_owned(), most)]);
-        self.samples.add(&stop.config, round, &peak);
+        self.samples.add(&point.config, round, &peak);
         Ok(())
     }
 
@@ -251,19 +251,19 @@ impl<'a> Run<'a> {
         wake: IdleState,
         round: usize,
     ) -> anyhow::Result<()> {
-        let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
-        for stop in lanes.stops.iter().filter(goes) {
-            let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+        let runs = |point: &&LanePoint| point.direction.is_none_or(|way| way == direction);
+        for point in lanes.points.iter().filter(runs) {
+            let Some(lane) = lanes.lanes.get_mut(point.lane) else {
                 continue;
             };
             let mut config = self
                 .plan
-                .keyed(&stop.config, beat.workload, direction, wake);
+                .with_workload(&point.config, beat.workload, direction, wake);
             if beat.workload == Workload::Stream {
-                config = self.plan.sent_by(&config, beat.message);
+                config = self.plan.with_message(&config, beat.message);
                 lane.send_by(beat.message)?;
             }
-            if let Some((lro, rules)) = &stop.lro {
+            if let Some((lro, rules)) = &point.lro {
                 lane.switch(lro, *rules)?;
             }
             self.sample(lane, &config, beat.workload, direction, round)?;
@@ -317,12 +317,12 @@ impl<'a> Run<'a> {
     }
 
     /// Records every configuration with this idle state as not measurable.
-    fn leave_out(&mut self, lanes: &Lanes, loads: &Loads, wake: IdleState, why: &str) {
-        for stop in &lanes.stops {
+    fn record_unmeasurable(&mut self, lanes: &Lanes, loads: &Loads, wake: IdleState, why: &str) {
+        for point in &lanes.points {
             for &workload in &loads.workloads {
                 for &way in &loads.directions {
-                    if stop.direction.is_none_or(|only| only == way) {
-                        let config = self.plan.keyed(&stop.config, workload, way, wake);
+                    if point.direction.is_none_or(|only| only == way) {
+                        let config = self.plan.with_workload(&point.config, workload, way, wake);
                         self.samples.absent(&config, why);
                     }
                 }
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs a window. Repeats it while the underlying hypervisor stole too much of it and
+    /// Runs a window. Repeats it as long as the underlying hypervisor steals too much of it and
     /// repetitions remain.
     fn undisturbed<T>(
         &mut self,
@@ -338,16 +338,16 @@ impl<'a> Run<'a> {
         mut open: impl FnMut() -> anyhow::Result<T>,
         disturbed: impl Fn(&T) -> bool,
     ) -> anyhow::Result<T> {
-        for _ in 0..TRIES {
+        for _ in 0..REPETITIONS_MAX {
             let window = open()?;
             if !disturbed(&window) {
                 return Ok(window);
             }
-            if self.redo == 0 {
+            if self.repetitions_left == 0 {
                 self.samples.disturb(config);
                 return Ok(window);
             }
-            self.redo -= 1;
+            self.repetitions_left -= 1;
         }
         let window = open()?;
         if disturbed(&window) {
@@ -356,10 +356,10 @@ impl<'a> Run<'a> {
         Ok(window)
     }
 
-    /// Allows as many repetitions as windows are planned, or fewer in a short run, which must end
-    /// in time.
-    fn allow_redo(&mut self, planned: usize) {
-        self.redo = match self.plan.full.is_short() {
+    /// Allows one repetition per planned window, or fewer in a short run, which must finish in
+    /// time.
+    fn allow_repetitions(&mut self, planned: usize) {
+        self.repetitions_left = match self.plan.full.is_short() {
             true => planned / 8,
             false => planned,
         };
@@ -369,17 +369,17 @@ impl<'a> Run<'a> {
     fn files(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let sizes = |file| move |&kb: &u32| (file, kb);
-        let stops = plan
+        let points = plan
             .file
             .iter()
             .flat_map(|file| file.kb.iter().map(sizes(file)));
-        let stops: Vec<(&FileColumn, u32)> = stops.collect();
-        let planned = stops.len() * plan.full.rounds;
-        self.allow_redo(planned);
+        let points: Vec<(&FileColumn, u32)> = points.collect();
+        let planned = points.len() * plan.full.rounds;
+        self.allow_repetitions(planned);
         self.bar.set_length(planned as u64);
         self.bar.set_position(0);
         for round in 0..plan.full.rounds {
-            for &(file, kb) in &stops {
+            for &(file, kb) in &points {
                 let run = FileRun {
                     grants: file.grants,
                     kb,
@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
             let column = &crowd.column;
             match self
                 .samples
-                .made(column, measured, true, [config.clone()])?
+                .setup_result(column, measured, true, [config.clone()])?
             {
                 Some(figures) => self.samples.add(&config, round, &figures),
                 None => break,
@@ -428,17 +428,17 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Number of rounds of many idle virtual machines. Each takes some ten seconds.
+/// Number of rounds with many idle virtual machines. Each takes about ten seconds.
 const CROWD_ROUNDS: usize = 5;
 
-/// Number of machine starts per start-up time.
+/// Number of starts by which a start-up time is measured.
 const UP_ROUNDS: usize = 9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the number of attempts at a window if every attempt is disturbed.
+    /// Returns the number of attempts at a window if all are disturbed.
     fn opened(run: &mut Run<'_>) -> usize {
         let mut opened = 0;
         let open = || {
@@ -457,23 +457,23 @@ mod tests {
         let cores = Cores { wire: 0, guest: 1 };
         let mut run = Run::new(&plan, cores, 1, Ok(()));
         assert_eq!(opened(&mut run), 1, "nothing was planned");
-        run.allow_redo(3);
+        run.allow_repetitions(3);
         assert_eq!(
             [(); 3].map(|()| opened(&mut run)),
             [3, 2, 1],
             "three again, two of one"
         );
         // Repetitions used by an earlier part do not count against this one.
-        run.allow_redo(2);
+        run.allow_repetitions(2);
         assert_eq!([(); 2].map(|()| opened(&mut run)), [3, 1]);
         let mut quick = plan.clone();
         quick.full = plan.quick;
         let mut run = Run::new(&quick, cores, 1, Ok(()));
-        run.allow_redo(15);
+        run.allow_repetitions(15);
         assert_eq!(
             [(); 2].map(|()| opened(&mut run)),
             [2, 1],
-            "a short run has to end in time"
+            "a short run must finish in time"
         );
         assert!(
             run.samples

@@ -98,19 +98,19 @@ fn lane_table(
             1 => (*title).to_owned(),
             _ => format!("{title} ({size} B)"),
         });
-        // With several sizes the table has room for the median alone.
+        // With several sizes, only the median fits the table.
         header.extend(titles.take(if plan.requests.len() > 1 { 2 } else { 3 }));
     }
     let mut rows = Vec::new();
     let columns = plan.column.iter().filter(|c| plan.wires(c).contains(wire));
     for column in columns.filter(|column| column.runs_in(direction)) {
-        let messages = |stop| {
+        let messages = |point| {
             plan.message
                 .iter()
-                .map(move |&bytes| plan.sent_by(&stop, bytes))
+                .map(move |&bytes| plan.with_message(&point, bytes))
         };
-        for stop in plan.stops(column, wire).into_iter().flat_map(messages) {
-            let mut title = match stop.keys.get("place") {
+        for point in plan.points(column, wire).into_iter().flat_map(messages) {
+            let mut title = match point.keys.get("place") {
                 Some(place) => format!("{} {place}", column.name),
                 None => column.name.clone(),
             };
@@ -122,19 +122,21 @@ fn lane_table(
                 "moderation",
                 "message",
             ] {
-                if let Some(value) = stop.keys.get(key) {
+                if let Some(value) = point.keys.get(key) {
                     title += &format!(" {key}={value}");
                 }
             }
             let mut row = vec![title];
-            let name = plan.keyed(&stop, Workload::Stream, direction, wake).name();
+            let name = plan
+                .with_workload(&point, Workload::Stream, direction, wake)
+                .name();
             row.extend(
                 stream
                     .iter()
                     .map(|(metric, _)| short(index.get(&name, metric))),
             );
             for &size in &plan.requests {
-                let config = plan.keyed(&stop, Workload::Requests(size), direction, wake);
+                let config = plan.with_workload(&point, Workload::Requests(size), direction, wake);
                 let shown = if plan.requests.len() > 1 { 2 } else { 3 };
                 let metrics = REQUESTS.iter().take(shown);
                 row.extend(metrics.map(|(metric, _)| short(index.get(&config.name(), metric))));
@@ -215,13 +217,13 @@ fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
             continue;
         };
         let column_of = |name: &str| plan.column.iter().find(|column| column.name == name);
-        let stands = |name: &str| column_of(name).and_then(|column| column.paper.as_deref());
+        let reproduced = |name: &str| column_of(name).and_then(|column| column.paper.as_deref());
         let own = figure.config.split('@').next().unwrap_or_default();
         let keys = ColumnConfig::keys_of(&figure.config);
-        let ratio = stands(own).and_then(|config| {
+        let ratio = reproduced(own).and_then(|config| {
             let mut ratios = paper.ratios(config).into_iter();
             ratios.find(|ratio| {
-                ratio.metric == metric && stands(column) == Some(ratio.to) && ratio.is_of(&keys)
+                ratio.metric == metric && reproduced(column) == Some(ratio.to) && ratio.is_of(&keys)
             })
         });
         let theirs = ratio.map_or(f64::NAN, |ratio| ratio.ratio);
@@ -253,8 +255,7 @@ fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
 }
 
 /// Returns the table of page reuse in a machine's buffers. Reuse grows with the length of the
-/// window. In the thesis 1114 pages received 2 996 824 packets in one window, whose length it does
-/// not state.
+/// window. In the thesis, 1114 pages received 2 996 824 packets in one window of unstated length.
 fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
     let rows: Vec<_> = thesis_rows(plan)
         .into_iter()
@@ -276,7 +277,7 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
     format!("{}\n\n", table(&header, &rows))
 }
 
-/// Returns the table of files sent without copying, by size: how often their pages are used again.
+/// Returns the table of files sent without copying, with the reuse of their pages by file size.
 fn file_table(plan: &Plan, index: &Index<'_>) -> String {
     let metrics = [
         ("granted_anew", "anew/packet"),

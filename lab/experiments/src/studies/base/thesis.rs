@@ -1,8 +1,8 @@
-//! Cycle accounting of Ram's thesis: cycles of the machine under test only, by domain and class of
+//! Cycle accounting of Ram's thesis: cycles of only the machine under test, by domain and class of
 //! functions (Table 2.1).
 //!
 //! In the thesis the wire's far end is another machine, so all sums exclude it. The thesis's guest
-//! domain includes the application; here the application is a separate process, and is charged to
+//! domain includes the application. Here the application is a separate process, which is charged to
 //! the guest. A packet is a full segment, 1514 bytes on the wire. The work of the monitor and of
 //! the driver domain's agent is charged to the domain that makes hypercalls while packets flow: the
 //! driver domain with the classic mechanisms, the guest with the new one. The monitor's part is
@@ -41,7 +41,7 @@ impl Sharing {
     /// Queries the monitor.
     ///
     /// # Errors
-    /// If the monitor does not answer.
+    /// The monitor does not answer.
     pub(super) fn of(machine: &Running) -> anyhow::Result<Self> {
         let audit = machine.audit()?;
         Ok(Self {
@@ -108,8 +108,8 @@ pub(super) fn count(
         counted.push(("grants".to_owned(), driver_grants + guest_grants));
         let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
         let packets = bytes / SEGMENT_BYTES;
-        // The thesis divides by the pages that a window used. Here every granted page counts, used
-        // or not, and each new grant of a page counts again, so this is a lower bound.
+        // The thesis divides by the pages that a window used. Here every granted page counts even
+        // if it is unused, and each new grant of a page counts again, so this is a lower bound.
         let anew = figures.get("granted_anew").copied().unwrap_or(0.0) * packets;
         let reused = packets / (f64::from(shared.pages) + anew).max(1.0);
         figures.insert("pages_reused".to_owned(), reused);
@@ -227,8 +227,8 @@ mod tests {
         assert_eq!(seen["pages_reused"], 500.0);
         assert!(!seen.contains_key("cycles_per_packet.receive_side"));
 
-        // With the new mechanism the guest makes the calls; half of the packets use a newly granted
-        // page.
+        // With the new mechanism, the guest makes the calls. Half of the packets use a newly
+        // granted page.
         new.insert("granted_anew".to_owned(), 0.5);
         count(PayloadDirection::ToGuest, 0.5, shared(true), &mut new);
         let of = |part: &str| new[&format!("cycles_per_packet.{part}")];

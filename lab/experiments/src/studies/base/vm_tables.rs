@@ -1,4 +1,5 @@
-//! Tables of virtual machines: the cycles per byte of each part and hop, and idle virtual machines.
+//! Tables of virtual machines: cycles per byte of each part and hop, and figures of idle virtual
+//! machines.
 
 use crate::plan::{IdleState, Plan, WireSpeed, Workload};
 use figures::report::{Figure, Index, cell, number};
@@ -17,8 +18,8 @@ const PARTS: [(&str, &str); 10] = [
     ("total", "total"),
     ("uncounted", "uncounted ≤"),
 ];
-/// Cycles per byte below which a hop has no row.
-const LEAST: f64 = 0.005;
+/// Minimum cycles per byte of a hop with a row.
+const HOP_CYCLES_MIN: f64 = 0.005;
 /// Metrics of many idle virtual machines.
 const CROWD: [(&str, &str); 5] = [
     ("attach_ms.p50", "attach, ms"),
@@ -38,9 +39,9 @@ pub(super) fn parts_tables(plan: &Plan, index: &Index<'_>, figures: &[Figure]) -
     for &direction in &plan.direction {
         let names: Vec<String> = columns
             .iter()
-            .flat_map(|column| plan.stops(column, &WireSpeed::unbounded()))
-            .map(|stop| {
-                plan.keyed(&stop, Workload::Stream, direction, IdleState::Halt)
+            .flat_map(|column| plan.points(column, &WireSpeed::unbounded()))
+            .map(|point| {
+                plan.with_workload(&point, Workload::Stream, direction, IdleState::Halt)
                     .name()
             })
             .collect();
@@ -77,7 +78,7 @@ pub(super) fn parts_tables(plan: &Plan, index: &Index<'_>, figures: &[Figure]) -
     out
 }
 
-/// Returns the hops of a domain that cost enough for a row, the dearest first.
+/// Returns the hops of a domain that cost enough for a row, the most expensive first.
 fn hops(part: &str, names: &[String], figures: &[Figure]) -> Vec<String> {
     let prefix = format!("cycles_per_packet.{part}.hop.");
     let mut hops: Vec<(f64, String)> = figures
@@ -86,7 +87,9 @@ fn hops(part: &str, names: &[String], figures: &[Figure]) -> Vec<String> {
         .filter_map(|figure| {
             let hop = figure.metric.strip_prefix(&prefix)?;
             let bytes = figures::metric::SEGMENT_BYTES;
-            let cycles = figure.value.filter(|value| *value >= LEAST * bytes)?;
+            let cycles = figure
+                .value
+                .filter(|value| *value >= HOP_CYCLES_MIN * bytes)?;
             Some((cycles, hop.to_owned()))
         })
         .collect();

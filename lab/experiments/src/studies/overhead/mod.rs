@@ -1,11 +1,12 @@
 //! The plan `prof-overhead`: the cost of the profiler.
 //!
-//! The study makes two independent accounts. The *direct* one multiplies the samples and stamps of
-//! each core in each profiled window by the cost of one. A calibration in the same run measures the
-//! cost of a sample; the domains measure that of a stamp. The *difference* compares throughput in
-//! pairs of adjacent windows, one of them profiled, and so includes everything, even the profiler's
-//! reading of its rings. A third window beside each pair runs only the timers, with the same number
-//! of interrupts and no samples. It shows the share of the difference that interrupts alone cause.
+//! The study measures the cost in two independent ways. The *direct* way multiplies the samples and
+//! stamps of each core in each profiled window by their unit costs. A calibration in the same run
+//! measures the cost of a sample; the domains measure that of a stamp. The *difference* compares
+//! throughput in pairs of adjacent windows, one of them profiled. It includes everything, even the
+//! time in which the profiler reads its rings. A third window beside each pair runs only the
+//! timers, with the same number of interrupts and no samples. It shows the share of the difference
+//! that interrupts alone cause.
 
 mod plan;
 mod run;

@@ -40,16 +40,16 @@ impl LanePlan for OverheadPlan {
     }
 }
 
-/// Activity beside the load; each variant is one column.
+/// Activity beside the load. Each variant is one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum Activity {
     Nothing,
     /// The timers of a profiler, without samples.
     Timers,
     Profiler,
 }
 
-impl Beside {
+impl Activity {
     pub(super) const ALL: [Self; 3] = [Self::Nothing, Self::Timers, Self::Profiler];
 
     pub(super) fn column(self) -> &'static str {
@@ -71,16 +71,20 @@ impl Beside {
 }
 
 /// Losses of throughput: metric, subject, and reference.
-pub(super) const LOSSES: [(&str, Beside, Beside); 3] = [
-    ("loss.throughput", Beside::Profiler, Beside::Nothing),
-    ("loss.timers", Beside::Timers, Beside::Nothing),
-    ("loss.sampling", Beside::Profiler, Beside::Timers),
+pub(super) const LOSSES: [(&str, Activity, Activity); 3] = [
+    ("loss.throughput", Activity::Profiler, Activity::Nothing),
+    ("loss.timers", Activity::Timers, Activity::Nothing),
+    ("loss.sampling", Activity::Profiler, Activity::Timers),
 ];
 
 /// Returns the configuration of a window with this activity beside the load.
-pub(super) fn config(beside: Beside, place: Place, direction: PayloadDirection) -> ColumnConfig {
+pub(super) fn config(
+    activity: Activity,
+    place: Place,
+    direction: PayloadDirection,
+) -> ColumnConfig {
     let keys = [("dir", direction.name()), ("place", place.name())];
-    ColumnConfig::new(beside.column(), &keys)
+    ColumnConfig::new(activity.column(), &keys)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Windows with the profiler, its timers alone, or nothing beside the load.
 
-use super::plan::{Beside, LOSSES, NAME, OverheadPlan, config};
+use super::plan::{Activity, LOSSES, NAME, OverheadPlan, config};
 use super::stamps::{Rates, Stamped, Stamps};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -18,17 +18,17 @@ use figures::stats::{self, ThresholdSide};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const WAIT: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the plan.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] where sampling is refused or the machine does not start.
+/// [`Failure::CannotRun`] if the kernel refuses sampling or the machine does not start.
 pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
     let cores = Cores::choose();
     let provenance = Provenance::collect(
         format!(
-            "wire on core {}, driver and guest on core {}; the profiler wherever there is room",
+            "wire on core {}, driver and guest on core {}; the profiler on any core",
             cores.wire, cores.guest
         ),
         plan.full.is_short(),
@@ -39,9 +39,9 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
         cpu: cores.guest,
     };
     command.arg(serde_json::to_string(&spec)?);
-    let mut sampler = LineChild::start("sampler", command, WAIT)?;
+    let mut sampler = LineChild::start("sampler", command, REPLY_TIMEOUT)?;
     eprintln!("timing a sample");
-    let costs: Costs = serde_json::from_value(sampler.ask("calibrate", WAIT)?)?;
+    let costs: Costs = serde_json::from_value(sampler.ask("calibrate", REPLY_TIMEOUT)?)?;
     let calibration = ColumnConfig::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
         let estimate = stats::estimate(pairs);
@@ -92,11 +92,11 @@ impl OverheadRun<'_> {
         let rounds = self.plan.full.rounds;
         for round in 0..rounds {
             eprintln!("pair {} of {rounds}", round + 1);
-            let first = round % Beside::ALL.len();
-            let turn = Beside::ALL.into_iter().cycle().skip(first);
-            for beside in turn.take(Beside::ALL.len()) {
+            let first = round % Activity::ALL.len();
+            let turn = Activity::ALL.into_iter().cycle().skip(first);
+            for activity in turn.take(Activity::ALL.len()) {
                 interrupt::check()?;
-                self.window(&mut lane, place, direction, round, beside)?;
+                self.window(&mut lane, place, direction, round, activity)?;
             }
         }
         Ok(())
@@ -108,19 +108,20 @@ impl OverheadRun<'_> {
         place: Place,
         direction: PayloadDirection,
         round: usize,
-        beside: Beside,
+        activity: Activity,
     ) -> anyhow::Result<()> {
-        let config = config(beside, place, direction);
-        if let Some(start) = beside.start() {
-            self.sampler.ask(start, WAIT)?;
+        let config = config(activity, place, direction);
+        if let Some(start) = activity.start() {
+            self.sampler.ask(start, REPLY_TIMEOUT)?;
         }
         let before = Stamps::read(lane)?;
         let window = lane.window(Workload::Stream, direction, self.plan.full.times());
         let stamps = Stamps::read(lane)?.since(&before);
         let mut figures = BTreeMap::new();
-        if beside.start().is_some() {
-            let counts: SampleCounts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
-            if beside == Beside::Profiler {
+        if activity.start().is_some() {
+            let counts: SampleCounts =
+                serde_json::from_value(self.sampler.ask("stop", REPLY_TIMEOUT)?)?;
+            if activity == Activity::Profiler {
                 self.account(&counts, &stamps, place, &mut figures);
             }
         }
@@ -137,7 +138,7 @@ impl OverheadRun<'_> {
         Ok(())
     }
 
-    /// Computes the cost in one window from counts and unit costs, in shares of a CPU.
+    /// Computes the cost in one window from counts and unit costs, as shares of a CPU.
     fn account(
         &self,
         counts: &SampleCounts,
@@ -204,7 +205,7 @@ impl OverheadRun<'_> {
         for &place in &self.plan.place {
             for &direction in &self.plan.direction {
                 figures.extend(LOSSES.iter().filter_map(|&(metric, own, other)| {
-                    let of = |beside| config(beside, place, direction);
+                    let of = |activity| config(activity, place, direction);
                     self.loss(metric, &of(own), &of(other))
                 }));
             }

@@ -39,7 +39,7 @@ pub(super) struct Stamps {
     by_domain: BTreeMap<String, Count>,
 }
 
-/// Counts between two times.
+/// Counts in the time between two readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stamped {
     by_part: BTreeMap<&'static str, Rates>,
@@ -84,7 +84,7 @@ impl Stamps {
                 clock_reads,
                 cost: (stamps * now.stamp_ns + clock_reads * now.clock_ns) / 1e9,
             });
-            // If domains differ, use the largest cost.
+            // If the costs of domains differ, the largest is used.
             stamped.stamp_ns = stamped.stamp_ns.max(now.stamp_ns);
             stamped.clock_ns = stamped.clock_ns.max(now.clock_ns);
         }

@@ -1,6 +1,6 @@
 //! The figures of `prof-overhead` as text.
 
-use super::plan::{Beside, OverheadPlan, config};
+use super::plan::{Activity, OverheadPlan, config};
 use figures::report::{Figure, Index, cell};
 use figures::table::table;
 
@@ -19,7 +19,7 @@ pub(super) fn tables(plan: &OverheadPlan, figures: &[Figure]) -> String {
     for &place in &plan.place {
         for &direction in &plan.direction {
             let [bare, timers, profiled] =
-                Beside::ALL.map(|beside| config(beside, place, direction).name());
+                Activity::ALL.map(|activity| config(activity, place, direction).name());
             let bound = |config: &str, metric: &str| {
                 index
                     .get(config, metric)

@@ -1,8 +1,8 @@
 //! The plan `uplink`: connections of a machine to the host's network, compared with the kernel
 //! alone.
 //!
-//! Nothing is pinned and processes are not distinguished: the cost of a load is all CPU time of the
-//! system that was not idle while it ran.
+//! Nothing is pinned, and processes are not distinguished. The cost of a load is all CPU time of
+//! the system that was not idle while it ran.
 
 mod sides;
 
@@ -38,7 +38,7 @@ const METRICS: [(&str, &str); 4] = [
     ("one_way_us.p50", "µs one way"),
 ];
 
-/// The one-process column with which machines are also compared.
+/// The one-process column, with which machines are also compared.
 const FORWARDER: &str = "forwarder-uplink";
 /// Ratios to the kernel, or to the one-process column.
 const RATIOS: [(&str, bool, &str); 5] = [
@@ -81,7 +81,7 @@ struct UplinkColumn {
 enum Traffic {
     /// N concurrent streams to the far end.
     Streams(usize),
-    /// N concurrent streams to the near end: from a guest to the wire.
+    /// N concurrent streams to the near end, from a guest to the wire.
     StreamsToWire(usize),
     /// Requests of N bytes, one at a time.
     Requests(usize),
@@ -107,7 +107,7 @@ impl Traffic {
     }
 }
 
-/// The two ends of one traffic.
+/// The two ends of a traffic.
 struct TrafficPair {
     /// The end that receives a stream, or answers requests.
     server: Load,
@@ -154,7 +154,7 @@ impl TrafficPair {
         let (now, wall) = (HostCpuTimes::read(), began.elapsed());
         self.client.stop()?;
         self.server.stop()?;
-        // Wait for data in flight.
+        // Data in flight must be delivered first.
         interrupt::sleep(times.warm_up)?;
         Ok(BusyWindow {
             server,
@@ -214,7 +214,7 @@ impl UplinkPlan {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid, or not after `by` is applied.
+    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }
@@ -222,7 +222,7 @@ impl UplinkPlan {
     /// Parses the plan and applies command-line options.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan = Self::parse(text, by)?;
-        by.keep(&mut plan.column, |column| &column.name)?;
+        by.retain(&mut plan.column, |column| &column.name)?;
         Ok(plan)
     }
 
@@ -237,7 +237,7 @@ impl UplinkPlan {
         all
     }
 
-    /// Measures one column. Its machine and loads end before the next column is set up, because an
+    /// Measures one column. Its machine and loads stop before the next column is set up, because an
     /// idle machine uses some CPU time.
     fn round(
         &self,
@@ -248,7 +248,7 @@ impl UplinkPlan {
         let traffic = self.traffic(column.between);
         let configs = traffic.iter().map(|traffic| traffic.config(&column.name));
         let sides = Sides::of(column.between);
-        let Some(sides) = samples.made(&column.name, sides, true, configs)? else {
+        let Some(sides) = samples.setup_result(&column.name, sides, true, configs)? else {
             return Ok(());
         };
         for (port, &traffic) in (PORT..).zip(&traffic) {
@@ -344,7 +344,7 @@ mod tests {
         for bar in &plan.bar {
             let named = |name: &&&str| crate::plan::names_column(&bar.column, name);
             assert!(names.iter().any(|name| named(&name)), "{bar:?}");
-            assert!(bar.line().is_some(), "{bar:?}");
+            assert!(bar.bound().is_some(), "{bar:?}");
             let to = bar.metric.strip_prefix("ratio.").unwrap_or("");
             assert!(names.iter().any(|name| to.starts_with(name)), "{bar:?}");
         }

@@ -2,7 +2,7 @@
 
 use crate::forwarder::{Forwarder, ForwarderSpec, side_with_segments};
 use crate::kernel::need;
-use crate::lane::running::{Running, fresh_name};
+use crate::lane::running::{Running, unique_name};
 use crate::ns::NamedNamespace;
 use abi::machine::{Tap, Uplink};
 use figures::Failure;
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Interface name at both ends.
 const IFNAME: &str = "gw0";
-/// Address of the near end: behind the wire, if there is one.
+/// Address of the near end, which is behind the wire if the path has one.
 pub(super) const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 /// Address of the far end: a guest or a container.
 pub(super) const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
@@ -52,7 +52,7 @@ impl UplinkPath {
     }
 }
 
-/// Both ends, and the resources that keep the path up.
+/// Both ends, and the resources of the path between them.
 pub(super) struct Sides {
     pub(super) near: NamedNamespace,
     pub(super) far: NamedNamespace,
@@ -108,7 +108,7 @@ impl Sides {
             Some(text) => {
                 let mut config = config::parse("uplink", &text)
                     .map_err(|problems| Failure::Failed(problems.to_string()))?;
-                config.name = fresh_name("uplink");
+                config.name = unique_name("uplink");
                 Some(Running::start(&config)?)
             }
             None => None,
@@ -125,7 +125,7 @@ impl Sides {
     /// Stops the machine, if the path has one, and removes the namespaces.
     ///
     /// # Errors
-    /// If the machine does not stop in time.
+    /// The machine does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.machine.map_or(Ok(()), Running::down)
     }
@@ -134,9 +134,9 @@ impl Sides {
 /// Attachment of an interface to a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wiring {
-    /// By a wire: MTU-sized frames with checksums, aggregated at both ends of the wire.
+    /// Through a wire, which carries MTU-sized frames with checksums. Both of its ends aggregate.
     Wire { threads: bool },
-    /// Segments pass whole.
+    /// Directly; segments are passed whole.
     Whole,
 }
 
@@ -161,7 +161,7 @@ fn port(
     middle.run(&[&["ip", "link", "add", name][..], &pair].concat())?;
     if let Wiring::Wire { .. } = wiring {
         for (side, ifname) in [(&mut *end, IFNAME), (&mut *middle, name)] {
-            // GRO can verify and keep only a checksum that the sender filled in.
+            // GRO can verify and keep a checksum only if the sender has filled it in.
             for off in ["tso", "gso", "tx"] {
                 side.run(&["ethtool", "-K", ifname, off, "off"])?;
             }

@@ -16,32 +16,32 @@ enum Through<'a> {
 }
 
 impl Run<'_> {
-    /// Measures every column's sizes and loads round by round, so that a disturbance affects all
-    /// columns alike.
+    /// Measures all sizes and loads of all columns round by round, so that a disturbance affects
+    /// all columns alike.
     pub(super) fn frames(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
         let own = plan.frames.iter().flat_map(|frames| {
             let loads =
                 move |&size: &u32| frames.load.iter().map(move |&load| (frames, size, load));
-            let stop = |(frames, size, load)| (Through::Own(frames, load), size);
-            frames.size.iter().flat_map(loads).map(stop)
+            let point = |(frames, size, load)| (Through::Own(frames, load), size);
+            frames.size.iter().flat_map(loads).map(point)
         });
         let can_run = self.can_run_peers()?;
         let touch = if can_run { self.touching()? } else { None };
         let possible = |peer: &&Peer| can_run && (!peer.touch || touch.is_some());
         let peers = plan.peer.iter().filter(possible).flat_map(|peer| {
-            let stop = move |&size: &u32| (Through::Peer(peer), size);
-            peer.size.iter().map(stop)
+            let point = move |&size: &u32| (Through::Peer(peer), size);
+            peer.size.iter().map(point)
         });
-        let stops: Vec<(Through<'_>, u32)> = own.chain(peers).collect();
-        self.allow_redo(stops.len() * plan.full.rounds);
-        let planned = (stops.len() * plan.full.rounds) as u64;
+        let points: Vec<(Through<'_>, u32)> = own.chain(peers).collect();
+        self.allow_repetitions(points.len() * plan.full.rounds);
+        let planned = (points.len() * plan.full.rounds) as u64;
         self.bar.set_length(planned);
         self.bar.set_position(0);
         // Maximum rate of the first column at each size, frames per second.
         let mut most = BTreeMap::new();
         for round in 0..plan.full.rounds {
-            for &(through, size) in &stops {
+            for &(through, size) in &points {
                 let (cores, times, tsc_hz) = (self.cores, self.times(), self.tsc_hz);
                 let config = match through {
                     Through::Own(frames, load) => frames.config(size, load),
@@ -87,11 +87,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns whether third-party switches can run here. Records why not if the plan has other
-    /// columns.
+    /// Returns whether third-party switches can run here. If they cannot and the plan has other
+    /// columns, records the reason.
     ///
     /// # Errors
-    /// If the plan has no other columns.
+    /// They cannot run, and the plan has no other columns.
     fn can_run_peers(&mut self) -> anyhow::Result<bool> {
         let kinds: Vec<PeerKind> = self.plan.peer.iter().map(|peer| peer.switch).collect();
         match peers::need(&kinds) {

@@ -1,4 +1,4 @@
-//! Verdicts: our ratio beside the paper's, with the symbol that marks it in the contents.
+//! Verdicts on our ratios beside the paper's, each with the symbol that marks it in the contents.
 
 use super::cell::{Cell, escape};
 use super::values::PaperPart;
@@ -54,17 +54,17 @@ const VERDICTS: [(ComparisonVerdict, &str, &str); 8] = [
     ),
 ];
 
-/// A ratio of the paper, and ours.
-pub(super) struct Judged<'a> {
+/// A ratio of the paper, compared with ours.
+pub(super) struct ComparedRatio<'a> {
     /// The paper's ratio.
     pub(super) ratio: Option<PaperRatio<'a>>,
     /// Our ratio ÷ the paper's.
     pub(super) quotient: Option<&'a Figure>,
-    /// The figure with the reason why one side was not measured.
+    /// The figure whose note is the reason why one side was not measured.
     absent: Option<&'a Figure>,
 }
 
-impl Judged<'_> {
+impl ComparedRatio<'_> {
     /// Returns our ratio.
     pub(super) fn own(&self) -> Option<f64> {
         Some(self.quotient?.value? * self.ratio.as_ref()?.ratio)
@@ -108,18 +108,23 @@ impl Judged<'_> {
     }
 }
 
-/// Returns the paper's ratios of a value with ours, or one entry without a ratio if it has none.
-pub(super) fn of<'a>(part: &PaperPart<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
+/// Returns the paper's ratios of a value, each with ours. Returns one entry without a ratio if the
+/// paper has none.
+pub(super) fn of<'a>(
+    part: &PaperPart<'a>,
+    item: &Cell<'a>,
+    index: &Index<'a>,
+) -> Vec<ComparedRatio<'a>> {
     let keys = ColumnConfig::keys_of(&item.config);
     let is_point = SWEPT.iter().any(|key| keys.contains_key(key));
     let ratios = part.paper.ratios(item.theirs).into_iter();
     let is_own = |ratio: &PaperRatio<'_>| {
-        ratio.metric == item.metric && !is_point && item.judged && ratio.is_of(&keys)
+        ratio.metric == item.metric && !is_point && item.used_in_ratios && ratio.is_of(&keys)
     };
-    let with = |ratio| beside(part, &item.config, item.ours, Some(ratio), index);
-    let all: Vec<Judged<'a>> = ratios.filter(is_own).map(with).collect();
+    let with = |ratio| compare(part, &item.config, item.ours, Some(ratio), index);
+    let all: Vec<ComparedRatio<'a>> = ratios.filter(is_own).map(with).collect();
     match all.is_empty() {
-        true => vec![beside(part, &item.config, item.ours, None, index)],
+        true => vec![compare(part, &item.config, item.ours, None, index)],
         false => all,
     }
 }
@@ -129,13 +134,13 @@ pub(super) fn of_claim<'a>(
     part: &PaperPart<'a>,
     claim: &Claim,
     index: &Index<'a>,
-) -> Option<Judged<'a>> {
+) -> Option<ComparedRatio<'a>> {
     let ratio = part.paper.claimed(claim)?;
     let is_column = |config: &str| {
         let name = config.split('@').next().unwrap_or_default();
-        part.stands
+        part.reproduced
             .get(name)
-            .is_some_and(|stand| stand.config == claim.config)
+            .is_some_and(|other| other.config == claim.config)
     };
     let is_quotient = |figure: &&Figure| {
         figure.metric.starts_with("quotient.")
@@ -148,31 +153,31 @@ pub(super) fn of_claim<'a>(
         .iter()
         .filter(is_quotient)
         .map(|figure| figure.config.as_str());
-    let mut judged = configs.map(|config| {
+    let mut compared = configs.map(|config| {
         let own = index.get(config, &claim.metric);
-        beside(part, config, own, Some(ratio.clone()), index)
+        compare(part, config, own, Some(ratio.clone()), index)
     });
-    judged.find(|judged| judged.quotient.is_some())
+    compared.find(|compared| compared.quotient.is_some())
 }
 
-fn beside<'a>(
+fn compare<'a>(
     part: &PaperPart<'a>,
     config: &str,
     ours: Option<&'a Figure>,
     ratio: Option<PaperRatio<'a>>,
     index: &Index<'a>,
-) -> Judged<'a> {
+) -> ComparedRatio<'a> {
     let quotient = ratio.as_ref().and_then(|ratio| {
         let mut others = part
-            .stands
+            .reproduced
             .iter()
-            .filter(|(_, stand)| stand.config == ratio.to);
+            .filter(|(_, other)| other.config == ratio.to);
         others.find_map(|(column, _)| {
             index.get(config, &format!("quotient.{column}.{}", ratio.metric))
         })
     });
     let is_absent = |figure: &&Figure| figure.verdict == Some(ComparisonVerdict::NotMeasurable);
-    Judged {
+    ComparedRatio {
         absent: quotient.filter(is_absent).or(ours.filter(is_absent)),
         ratio,
         quotient,
