@@ -1,8 +1,8 @@
-//! A SYN flood from a guest's namespace, through a raw socket: each segment begins a flow. For
-//! comparison, the same segments of a single flow.
+//! A SYN flood from a guest's namespace, through a raw socket. Each segment begins a flow. For
+//! comparison, the sender can send the same segments of a single flow.
 //!
-//! A separate process sends it, in a separate session: Linux schedules a session's processes as one
-//! group, so the flood and the probes would share one group's CPU time.
+//! A process in a separate session sends it. Linux schedules a session's processes as one group, so
+//! otherwise the flood and the probes would share one group's CPU time.
 
 use crate::machines::address;
 use anyhow::{Context, Result, bail, ensure};
@@ -15,16 +15,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// First argument of this program as the sender of a flood.
+/// First argument with which this program is the sender of a flood.
 pub(crate) const COMMAND: &str = "flood";
 /// Line that the sender prints when it begins.
 const SENDING: &str = "sending";
 
-/// Lowest source port. Each segment has the next one.
+/// Lowest source port. Each segment has the next port.
 const SOURCE_PORTS: u32 = 1024;
 /// Number of source ports, after which the destination port changes.
 const SOURCES: u32 = 60_000;
-/// Lowest destination port. The victim's rules accept it, but no station listens there.
+/// Lowest destination port. The victim's rules accept these ports, but no program listens at them.
 const CLOSED_PORTS: u32 = 20_000;
 /// Number of destination ports.
 const CLOSED: u32 = 9000;
@@ -39,7 +39,7 @@ pub(crate) struct Flood {
 
 impl Flood {
     /// Starts to send segments from a namespace to innocent guest `victim`, as fast as the kernel
-    /// accepts them: each of a new flow, or all of one flow.
+    /// accepts them. Each begins a new flow, or all belong to one flow.
     pub(crate) fn start(place: &Namespace, victim: usize, new_flows: bool) -> Result<Self> {
         let sender = Command::new(std::env::current_exe()?)
             .arg(COMMAND)
@@ -67,7 +67,7 @@ impl Flood {
     }
 }
 
-/// Sends a flood until standard input ends, and prints the number of segments that the kernel
+/// Sends a flood until the end of standard input, and prints the number of segments that the kernel
 /// accepted.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let [place, victim, new_flows] = args else {
@@ -108,8 +108,8 @@ fn segment(number: u32) -> [u8; 20] {
     bytes[2..4].copy_from_slice(&(destination as u16).to_be_bytes());
     bytes[4..8].copy_from_slice(&number.to_be_bytes());
     bytes[12..14].copy_from_slice(&SYN);
-    // The checksum stays 0, so the victim's kernel drops the segment without an answer. The
-    // firewall precedes it.
+    // The checksum remains 0, so the victim's kernel drops the segment without an answer, after the
+    // firewall has accepted it.
     bytes
 }
 

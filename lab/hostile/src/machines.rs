@@ -17,8 +17,8 @@ const FRAME: u32 = 1514;
 /// MAC of the guest that receives a busy domain's frames.
 const SINK: &str = "02:00:00:00:99:01";
 
-/// Keys of an interface with a stateful firewall, and with rules for servers as docs/firewall.md
-/// advises: without `state`. They also accept the segments of a flood.
+/// Keys of an interface with a stateful firewall and with rules for servers. As docs/firewall.md
+/// advises, the rules have no `state`, so they also accept the segments of a flood.
 const STATEFUL: &str = "firewall = \"stateful\"\n\
      [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\n\
      protocol = \"tcp\"\ndestination_ports = \"5300-29000\"\n\
@@ -28,11 +28,11 @@ const STATEFUL: &str = "firewall = \"stateful\"\n\
 /// Kind of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttackerRole {
-    /// A guest of the innocents' driver domain.
+    /// A guest of the innocent guests' driver domain.
     Guest,
     /// A second driver domain with separate guests.
     Driver,
-    /// The monitor of a virtual machine behind the innocents' driver domain.
+    /// The monitor of a virtual machine behind the innocent guests' driver domain.
     Vm,
     /// A guest that sends SYNs to an innocent guest. All guests have a stateful firewall.
     Flow,
@@ -45,7 +45,7 @@ impl AttackerRole {
     /// Returns the role with this name.
     pub(crate) fn from_name(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|role| role.name() == name);
-        found.with_context(|| format!("no role is called {name}"))
+        found.with_context(|| format!("no role is named {name}"))
     }
 
     fn name(self) -> &'static str {
@@ -88,13 +88,13 @@ pub(crate) fn is_attacker(name: &str) -> bool {
 }
 
 impl MachineUnderTest {
-    /// Returns the number of namespaces of a machine: one per innocent guest, and that of a guest
-    /// whose segments this process sends.
+    /// Returns the number of namespaces of a machine: one per innocent guest, and one for the guest
+    /// from which the flood is sent.
     pub(crate) fn places(self) -> usize {
         INNOCENTS + usize::from(self.role == AttackerRole::Flow)
     }
 
-    /// Returns the machine. Each guest with a namespace has a TAP there; the monitor of a virtual
+    /// Returns the machine. Each guest with a namespace has a TAP in it. The monitor of a virtual
     /// machine connects to `socket`.
     pub(crate) fn machine(self, places: &[Namespace], socket: &Path) -> Result<Machine> {
         let mut text = "[machine]\nname = \"hostile\"\n".to_owned();
@@ -144,7 +144,8 @@ impl MachineUnderTest {
         }
     }
 
-    /// Returns the command line of the virtual machine's monitor; `None`: there is none.
+    /// Returns the command line of the virtual machine's monitor, or `None` if the machine has
+    /// none.
     pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
         match (self.role, self.behaviour) {
             (AttackerRole::Guest | AttackerRole::Driver | AttackerRole::Flow, _) => None,

@@ -1,4 +1,4 @@
-//! `hostile-run --seconds N [--only ROLE]`: runs sixteen innocent guests, eight probes that send a
+//! `hostile-run --seconds N [--only ROLE]` runs sixteen innocent guests, eight probes that send a
 //! thousand datagrams per second between them, and a busy domain. Then it runs the same machine
 //! with an attacker instead of the busy domain. In the last two machines, all guests have a
 //! stateful firewall: the attacker sends SYNs of new flows, the busy guest those of one flow, and
@@ -36,15 +36,15 @@ const LOG_MAX: u64 = 2 * (4 << 20) + (64 << 10);
 /// The innocent guest that a flood targets: the server of the first pair.
 const VICTIM: usize = 1;
 
-/// Maximum share of messages that are lost beyond those beside the busy domain.
+/// Maximum share of lost messages in addition to those lost beside the busy domain.
 const LOST_MAX: f64 = 0.01;
 
-/// Segments of a flood.
+/// Numbers of segments and flows of a flood.
 #[derive(Clone, Copy)]
 struct FloodCounts {
-    /// Segments that the attacker's kernel accepted.
+    /// Number of segments that the attacker's kernel accepted.
     sent: u64,
-    /// Flows that the victim's table admitted, including those of the probes.
+    /// Number of flows that the victim's table admitted, including those of the probes.
     admitted: u64,
 }
 
@@ -53,11 +53,11 @@ type ProbeDelays = Vec<(&'static str, Delays)>;
 
 /// Results of one machine.
 struct Outcome {
-    scene: MachineUnderTest,
+    machine: MachineUnderTest,
     delays: ProbeDelays,
     /// Innocent guests that died or were restarted.
     dead: Vec<String>,
-    /// State of the attacker or busy domain: its restarts, or that it is dead.
+    /// State of the attacker or busy domain: its number of restarts, or that it is dead.
     attacker: String,
     flood: Option<FloodCounts>,
     log_bytes: u64,
@@ -116,7 +116,7 @@ fn is_orderly(outcome: &Outcome) -> bool {
 /// Prints how much longer the probes took beside an attacker than beside a busy domain. Returns
 /// whether this is within the limits.
 fn is_within_limits(busy: &Outcome, hostile: &Outcome) -> bool {
-    let role = hostile.scene.role;
+    let role = hostile.machine.role;
     let mut good = true;
     for ((name, calm), (_, disturbed)) in busy.delays.iter().zip(&hostile.delays) {
         let worse = disturbed.us(0.99) / calm.us(0.99).max(f64::MIN_POSITIVE);
@@ -129,16 +129,16 @@ fn is_within_limits(busy: &Outcome, hostile: &Outcome) -> bool {
             "{role:?}: {} SYNs of one flow; {} SYNs of new flows, {} flows admitted by the victim",
             one.sent, many.sent, many.admitted
         );
-        // Otherwise the flood did not reach the victim's table.
+        // A flood of new flows must reach the victim's table.
         good &= one.sent > 0 && many.admitted > many.sent / 10;
     }
     good
 }
 
 /// Runs one machine.
-fn observe(scene: MachineUnderTest, time: Duration) -> Result<Outcome> {
+fn observe(machine: MachineUnderTest, time: Duration) -> Result<Outcome> {
     let namespace = || Namespace::new().context("network namespaces");
-    let places: Vec<Namespace> = (0..scene.places())
+    let places: Vec<Namespace> = (0..machine.places())
         .map(|_| namespace())
         .collect::<Result<_>>()?;
     let folder = tempfile::tempdir()?;
@@ -147,10 +147,12 @@ fn observe(scene: MachineUnderTest, time: Duration) -> Result<Outcome> {
         ..Options::default()
     };
     let socket = folder.path().join("vm.sock");
-    let instance = Instance::start(&scene.machine(&places, &socket)?, &options)?;
-    let monitor = scene.monitor().map(|words| Monitor::start(&socket, &words));
+    let instance = Instance::start(&machine.machine(&places, &socket)?, &options)?;
+    let monitor = machine
+        .monitor()
+        .map(|words| Monitor::start(&socket, &words));
     let monitor = monitor.transpose()?;
-    let probes = Running::start(scene, &places)?;
+    let probes = Running::start(machine, &places)?;
     let before = instance.status()?;
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -171,7 +173,7 @@ fn observe(scene: MachineUnderTest, time: Duration) -> Result<Outcome> {
     let log_bytes = bytes_in(folder.path())?;
     instance.down()?;
     Ok(Outcome {
-        scene,
+        machine,
         delays,
         dead: dead(&before, &after),
         attacker: attacker(&after)?,
@@ -188,15 +190,15 @@ enum Running {
 }
 
 impl Running {
-    fn start(scene: MachineUnderTest, places: &[Namespace]) -> Result<Self> {
+    fn start(machine: MachineUnderTest, places: &[Namespace]) -> Result<Self> {
         let Some((last, innocents)) = places
             .split_last()
-            .filter(|_| scene.role == AttackerRole::Flow)
+            .filter(|_| machine.role == AttackerRole::Flow)
         else {
             return Ok(Self::Datagrams(Probes::start(places)?));
         };
         let streams = Streams::start(innocents)?;
-        let flood = Flood::start(last, VICTIM, scene.behaviour == Behaviour::Hostile)?;
+        let flood = Flood::start(last, VICTIM, machine.behaviour == Behaviour::Hostile)?;
         Ok(Self::Flows(streams, flood))
     }
 
@@ -220,7 +222,7 @@ fn admitted(instance: &Instance) -> Result<u64> {
     flows["admitted"].as_u64().context("no flows of the victim")
 }
 
-/// A virtual machine's monitor. Killed when it is dropped.
+/// A virtual machine's monitor, which is killed on drop.
 struct Monitor(Child);
 
 impl Monitor {
@@ -233,7 +235,7 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -278,12 +280,12 @@ fn attacker(after: &Status) -> Result<String> {
 }
 
 fn print(outcome: &Outcome) {
-    let Outcome { scene, .. } = outcome;
+    let Outcome { machine, .. } = outcome;
     for (name, delays) in &outcome.delays {
         println!(
             "{:<9} {:<10} {name:<12} {:>8.0} {:>8.0} {:>6} {:>7}  {:<17} {:>6} {:>7}",
-            format!("{:?}", scene.role),
-            format!("{:?}", scene.behaviour),
+            format!("{:?}", machine.role),
+            format!("{:?}", machine.behaviour),
             delays.us(0.5),
             delays.us(0.99),
             delays.lost(),

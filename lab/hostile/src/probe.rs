@@ -1,5 +1,6 @@
-//! Probes: every second innocent guest sends a datagram per millisecond, with its send time, to the
-//! next guest. Both ends are threads of this process, so they use the same clock.
+//! Probes, with which every second innocent guest sends a datagram per millisecond to the next
+//! guest. A datagram contains its send time. Both ends are threads of this process, so they use the
+//! same clock.
 
 use crate::machines::{PORT, address};
 use anyhow::{Context, Result};
@@ -16,10 +17,10 @@ use std::time::{Duration, Instant};
 pub(crate) const PERIOD: Duration = Duration::from_millis(1);
 /// Delay after which a datagram counts as lost.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest delay that is recorded, in nanoseconds. Longer delays count as this one.
+/// Maximum delay that is recorded, nanoseconds. Longer delays are recorded as the maximum.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// One-way delays, or times of another kind.
+/// One-way delays, round-trip times or connection times of probes.
 pub(crate) struct Delays {
     times: Histogram<u64>,
     sent: u64,
@@ -41,7 +42,7 @@ impl Delays {
         self.sent += sent;
     }
 
-    /// Returns the share of messages that were lost; 1 if none was sent.
+    /// Returns the share of messages that were lost, or 1 if none was sent.
     pub(crate) fn lost_share(&self) -> f64 {
         match self.sent {
             0 => 1.0,
@@ -111,7 +112,7 @@ impl Probes {
 
 /// Returns an empty histogram of nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_max(LONGEST_NS, 3).expect("both are constants within its bounds")
+    Histogram::new_with_max(LONGEST_NS, 3).expect("the constants are within its bounds")
 }
 
 /// Creates a socket in a namespace. Retries to bind it, because the interface may be new.
@@ -138,7 +139,7 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
     }
 }
 
-/// Sends a datagram with its send time. One that the kernel rejects counts as lost.
+/// Sends a datagram with its send time. A datagram that the kernel rejects counts as lost.
 pub(crate) fn send_time(socket: &UdpSocket, begun: Instant) {
     let _taken = socket.send(&now_ns(begun).to_be_bytes());
 }
@@ -148,7 +149,7 @@ pub(crate) fn now_ns(since: Instant) -> u64 {
     since.elapsed().as_nanos() as u64
 }
 
-/// Receives until `stop`, and then until no datagram arrives for the maximum delay.
+/// Receives until `stop`, and then until no datagram arrives for [`LOSS_TIMEOUT`].
 pub(crate) fn receive(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> Histogram<u64> {
     let mut times = histogram();
     let mut bytes = [0; 8];
@@ -162,10 +163,10 @@ pub(crate) fn receive(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> 
     times
 }
 
-/// Calls `each` until it fails after `stop`. Before that, a timeout is a stall, not the end.
+/// Calls `each` until a call that began after `stop` fails. An earlier timeout is only a stall.
 pub(crate) fn until_silent(stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) {
     loop {
-        // Read before the call, so that the last call lasts for the whole timeout.
+        // This is read before the call, so that the last call waits for the whole timeout.
         let stopped = stop.load(Ordering::Relaxed);
         if each().is_err() {
             if stopped {

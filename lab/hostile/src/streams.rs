@@ -1,5 +1,5 @@
-//! Flows between pairs of innocent guests: in an established one per pair, a datagram per
-//! millisecond, which the other end returns; and a hundred new TCP connections per second. Both
+//! Flows between pairs of innocent guests. Each pair has an established flow with a datagram per
+//! millisecond, which the other end returns, and a hundred new TCP connections per second. Both
 //! ends are threads of this process, so they use the same clock.
 
 use crate::machines::{PORT, address};
@@ -22,7 +22,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// Interval of checks for new connections.
 const ACCEPT_PERIOD: Duration = Duration::from_millis(5);
 
-/// Times of successful connection attempts, and the number of all.
+/// Times of successful connection attempts, and the number of all attempts.
 type ConnectTimes = (Histogram<u64>, u64);
 
 /// The flows of one pair.
@@ -39,7 +39,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Starts them between the innocent guests in these namespaces.
+    /// Starts the flows between the innocent guests in these namespaces.
     pub(crate) fn start(places: &[Namespace]) -> Result<Self> {
         let (begun, stop) = (Instant::now(), Arc::<AtomicBool>::default());
         let pairs = places.chunks_exact(2).enumerate();
@@ -50,8 +50,8 @@ impl Streams {
         })
     }
 
-    /// Stops them. Returns the round trips in established flows and the times that new connections
-    /// took, of the first pair and of the others.
+    /// Stops the flows. Returns the round-trip times in established flows and the times of new
+    /// connections, for the first pair and for the others.
     pub(crate) fn stop(self) -> Vec<(&'static str, Delays)> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all: [Delays; 4] = Default::default();
@@ -141,8 +141,8 @@ fn connect(server: SocketAddr, stop: &AtomicBool) -> ConnectTimes {
     (times, tried)
 }
 
-/// Calls `each` once per period until `stop`. A delayed call delays the next ones only as long as
-/// it lasts.
+/// Calls `each` once per period until `stop`. A call that takes longer than a period delays the
+/// next ones.
 fn paced(period: Duration, stop: &AtomicBool, mut each: impl FnMut()) {
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The arguments of the virtual machine monitor.
+//! Tests of the arguments of the virtual machine monitor.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Behaviour of both hostile domains: they wait until they are connected, then make invalid calls
-//! and print continuously.
+//! Behaviour of both hostile domains. They wait until they are connected, then continuously make
+//! invalid calls and print.
 
 use abi::counted::Revocation;
 use abi::hypercall::{Create, OPS_MAX, Revoke};
@@ -14,11 +14,10 @@ use std::rc::Rc;
 const CHECK_INTERVAL_NS: u64 = 5_000_000;
 /// Console lines per round.
 const LINES: usize = 100;
-/// A line that grows when control characters are escaped.
+/// A line that becomes longer when its control characters are escaped.
 const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 
-/// Waits until the peers of all these connections are connected. `advance` advances this domain's
-/// ends.
+/// Waits until the peers of these connections are connected. `advance` advances this domain's ends.
 pub(crate) fn connect(
     platform: &dyn Platform,
     waiter: &impl Wait,
@@ -40,8 +39,9 @@ fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
     peer.is_ok_and(|peer| peer.is_some_and(|peer| peer.state == XenbusState::Connected))
 }
 
-/// Grants pages through arbitrary tables and revokes them, as many per call as it can hold.
-pub(crate) fn nonsense(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> Create) {
+/// Grants pages through arbitrary tables and revokes them. Each call has the maximum number of
+/// pages.
+pub(crate) fn invalid_grants(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> Create) {
     let creates: Vec<Create> = (0..OPS_MAX as u32).map(create).collect();
     calls.borrow_mut().create_grants(&creates, &mut Vec::new());
     let revoke = |create: &Create| Revoke {

@@ -1,6 +1,6 @@
 //! A driver domain that attacks its guests and the monitor.
 
-use crate::common::{connect, flood, nonsense};
+use crate::common::{connect, flood, invalid_grants};
 use abi::hypercall::Create;
 use abi::{ConnId, Handle, PAGE, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
@@ -13,11 +13,12 @@ use shmem::Area;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Rounds for which a guest stays connected before the driver domain asks it to close.
-const KEPT: u32 = 200;
+/// Number of rounds for which a guest remains connected before the driver domain requests that it
+/// closes the connection.
+const ROUNDS_CONNECTED: u32 = 200;
 
 /// Connects guests like a regular driver domain. Then continuously marks their pages as in use,
-/// overwrites all writable memory, makes calls, and prints.
+/// overwrites all writable memory, makes invalid calls, and prints.
 pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
     let Started {
         domain_memory,
@@ -43,7 +44,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         waiter.heartbeat();
         ports.iter_mut().for_each(VifPort::advance);
         overwrite(domain_memory.window, round);
-        nonsense(&calls, |n| Create {
+        invalid_grants(&calls, |n| Create {
             table: Handle(n.wrapping_add(round) % 64),
             index: n,
             frame: n,
@@ -51,7 +52,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
             io: false,
         });
         flood();
-        if round % KEPT == KEPT - 1 {
+        if round % ROUNDS_CONNECTED == KEPT - 1 {
             close(&*platform, &config.vifs);
         }
         round += 1;
@@ -73,7 +74,8 @@ fn overwrite(window: Area, round: u32) {
     }
 }
 
-/// Asks the guests to close, so that they revoke pages that are marked as in use.
+/// Requests that the guests close their connections, so that they revoke pages that are marked as
+/// in use.
 fn close(platform: &dyn Platform, vifs: &[VifConfig]) {
     for vif in vifs {
         let record = runtime::platform::NO_RECORD;

@@ -1,6 +1,6 @@
 //! A guest that attacks its driver domain and the monitor.
 
-use crate::common::{connect, flood, nonsense};
+use crate::common::{connect, flood, invalid_grants};
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
 use abi::{ConnId, Handle, XenbusState};
@@ -15,14 +15,14 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Doorbell rings per round.
+/// Number of times that doorbells are rung per round.
 const RINGS: usize = 1000;
-/// Frames granted and revoked per round.
+/// Number of frames granted and revoked per round.
 const GRANTS: u32 = 32;
 const ENTRIES: u32 = 256;
 
-/// Connects like a regular guest. Then, in turn and continuously, rings doorbells, makes calls,
-/// prints, writes records, grants pages, and fills its rings with arbitrary bytes.
+/// Connects like a regular guest. Then repeatedly rings doorbells, makes invalid calls, prints,
+/// writes records, grants pages, and fills its rings with arbitrary bytes.
 pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
     let Started {
         domain_memory,
@@ -46,7 +46,7 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         if let Some(bell) = &bell {
             (0..RINGS).for_each(|_| bell.ring());
         }
-        nonsense(&calls, |n| Create {
+        invalid_grants(&calls, |n| Create {
             table: Handle(n.wrapping_add(round)),
             index: n.wrapping_mul(0x9e37_79b9),
             frame: n << (round % 24),
@@ -54,11 +54,11 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
             io: n.is_multiple_of(3),
         });
         if let Some(table) = table {
-            churn(&calls, table);
+            grant_and_revoke(&calls, table);
         }
         overwrite(domain_memory.frames, round);
         match round % 4 {
-            0 => claim(&*platform, conn, round),
+            0 => set_connection_state(&*platform, conn, round),
             _ => interfaces.iter_mut().for_each(Interface::advance),
         }
         flood();
@@ -72,7 +72,7 @@ fn overwrite(frames: Area, round: u32) {
 }
 
 /// Grants pages and revokes them.
-fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
+fn grant_and_revoke(calls: &Rc<RefCell<Calls>>, table: Handle) {
     let create = |index| Create {
         table,
         index,
@@ -93,7 +93,7 @@ fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
 }
 
 /// Sets a state and a record of a connection, which the driver must process.
-fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
+fn set_connection_state(platform: &dyn Platform, conn: ConnId, round: u32) {
     const STATES: [XenbusState; 4] = [
         XenbusState::Initialising,
         XenbusState::Initialised,

@@ -1,4 +1,4 @@
-//! The program of every domain in a run. The attacking domains attack, all others behave normally.
+//! The program of every domain in a run. The attacking domains attack; all others behave normally.
 
 mod common;
 mod driver_side;

@@ -1,5 +1,6 @@
 //! `hostile-pci`: a driver domain that makes its PCI device access memory that is not mapped for
-//! it. Otherwise it is the ordinary driver domain. `cargo xtask vfio` starts it as `driver`.
+//! the device. In all else it is the ordinary driver domain. `cargo xtask vfio` starts it as
+//! `driver`.
 //!
 //! Before each sleep it changes the addresses of all buffers in the device's queues.
 
@@ -20,7 +21,7 @@ static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
 
 /// Physical address of the kernel.
 const KERNEL: u64 = 0x100_0000;
-/// Bytes of a descriptor, and of the address at its start.
+/// Bytes of a descriptor and of the address at its start.
 const DESCRIPTOR: usize = 16;
 const WORD: usize = 8;
 /// Maximum number of addresses printed, each on a console line.

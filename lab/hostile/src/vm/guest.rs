@@ -19,7 +19,7 @@ const FRAME: usize = 1514;
 /// Bytes of the header in front of a frame.
 const HEADER: usize = 12;
 
-/// Serves for ever.
+/// Serves connections forever.
 pub(crate) fn run(socket: &Path, address: Ipv4Addr, pairs: usize) -> anyhow::Result<()> {
     let mut vm = Remote::new(socket, pairs, RING);
     let several = match pairs {
@@ -37,7 +37,7 @@ pub(crate) fn run(socket: &Path, address: Ipv4Addr, pairs: usize) -> anyhow::Res
     }
 }
 
-/// Sends frames to a MAC for ever, as fast as the back end accepts them.
+/// Sends frames to a MAC forever, as fast as the back end accepts them.
 pub(crate) fn flood(socket: &Path, to: [u8; 6]) -> anyhow::Result<()> {
     let mut vm = Remote::new(socket, 1, RING);
     loop {
@@ -46,7 +46,7 @@ pub(crate) fn flood(socket: &Path, to: [u8; 6]) -> anyhow::Result<()> {
     }
 }
 
-/// Sends on one connection until it ends.
+/// Sends on one connection until it closes.
 fn send(vm: &mut Remote, to: [u8; 6]) {
     let Some(mac) = mac(vm) else { return };
     let mut frame = vec![0; HEADER + FRAME];
@@ -65,7 +65,7 @@ fn send(vm: &mut Remote, to: [u8; 6]) {
     }
 }
 
-/// Serves one connection until it ends.
+/// Serves one connection until it closes.
 fn serve(vm: &mut Remote, address: Ipv4Addr, pairs: usize) {
     let Some(mac) = mac(vm) else { return };
     if pairs > 1 {
@@ -93,7 +93,7 @@ fn serve(vm: &mut Remote, address: Ipv4Addr, pairs: usize) {
     }
 }
 
-/// Answers the received frames; returns whether more have arrived.
+/// Answers the received frames, and returns whether more have arrived.
 fn turn(
     vm: &mut Remote,
     pair: usize,
@@ -130,7 +130,7 @@ fn turn(
             vm.front.kick(ring);
         }
     }
-    // The device may have returned chains before it saw that request.
+    // The device may have returned chains before it read that request.
     fence(Ordering::SeqCst);
     let has_more = |ring: usize| {
         let ring = &vm.front.rings[ring].ring;

@@ -15,7 +15,7 @@ use vhost_edge::testing::{Remote, Session as _};
 const STEPS: u64 = 20_000;
 const RING: u16 = 64;
 
-/// Attacks for ever.
+/// Attacks forever.
 pub(crate) fn run(socket: &Path, seed: u64) -> anyhow::Result<()> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     loop {
@@ -50,7 +50,7 @@ fn attack(vm: &mut Remote, socket: &Path, random: &mut Xoshiro256PlusPlus) {
                 vm.front.kick(ring);
             }
             90..96 => {
-                // Write anywhere in the ring's memory, including its indices.
+                // Overwrite random words of the ring's memory, including its indices.
                 driver.put(word as usize & 0xfff, &random.next_u64().to_le_bytes());
             }
             96 => {
@@ -61,7 +61,7 @@ fn attack(vm: &mut Remote, socket: &Path, random: &mut Xoshiro256PlusPlus) {
                 }
             }
             97 => {
-                // Connect as another monitor, which sends half a message.
+                // Connect as another monitor that sends half a message.
                 if let Ok(other) = UnixStream::connect(socket) {
                     let half = [1_u8, 0, 0, 0, 1];
                     let _full = rustix::io::write(&other, &half);

@@ -1,8 +1,8 @@
-//! A virtual machine monitor with a guest in one program, without an emulator: `hostile-vm SOCKET
+//! A virtual machine monitor and its guest in one program, without an emulator. `hostile-vm SOCKET
 //! ADDRESS [PAIRS]` connects to a vhost-user socket, and its guest answers ARP, pings and UDP. It
-//! reconnects at once when the back end ends the connection. With `hostile-vm SOCKET busy MAC`, the
-//! guest sends frames to a MAC as fast as the back end accepts them. `hostile-vm SOCKET hostile
-//! SEED` sends random messages, descriptors and indices.
+//! reconnects immediately when the back end closes the connection. With `hostile-vm SOCKET busy
+//! MAC`, the guest sends frames to a MAC as fast as the back end accepts them. `hostile-vm SOCKET
+//! hostile SEED` sends random messages, descriptors and indices.
 
 mod connection;
 mod guest;

@@ -1,4 +1,4 @@
-//! The station in the guest: it answers ARP requests, echo requests and datagrams.
+//! The station in the guest, which answers ARP requests, echo requests and datagrams.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ const IPV4: [u8; 2] = [8, 0];
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
 
-/// Replaces a frame by the answer to it; returns false if there is none.
+/// Replaces a frame by its answer. Returns false if the frame has no answer.
 pub(crate) fn answer(frame: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     let Some(&[high, low]) = frame.get(12..14) else {
         return false;
@@ -35,7 +35,7 @@ fn arp(frame: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     true
 }
 
-/// Packets without IP options.
+/// Answers a packet without IP options.
 fn ipv4(frame: &mut [u8], address: Ipv4Addr) -> bool {
     if frame.len() < 42 || frame[14] != 0x45 || frame[30..34] != address.octets() {
         return false;
@@ -50,7 +50,7 @@ fn ipv4(frame: &mut [u8], address: Ipv4Addr) -> bool {
         UDP => swap(frame, 34, 36, 2),
         _ => return false,
     }
-    // The checksums of IP and UDP stay valid.
+    // The checksums of IP and UDP remain valid.
     swap(frame, 26, 30, 4);
     true
 }
