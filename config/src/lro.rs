@@ -55,11 +55,11 @@ impl Default for LroConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Nowhere.
+    /// Nowhere: LRO is off.
     None,
-    /// In the driver domain, as packets arrive from NICs.
+    /// In the driver domain, on packets from NICs.
     Physical,
-    /// In guests, as packets arrive from netfronts.
+    /// In guests, on packets from netfronts.
     Virtual,
     /// In both.
     Both,
@@ -104,7 +104,7 @@ pub enum PshConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FormKey {
-    /// Every packet's buffer, chained.
+    /// A chain of the packets' buffers.
     Skb,
     /// The first packet's header, and payload fragments.
     Page,

@@ -44,7 +44,8 @@ pub enum GrantMode {
 }
 
 impl GrantMode {
-    /// Returns whether guests grant by tables that the driver domain reads without a hypercall.
+    /// Returns whether guests grant through tables that the driver domain reads without a
+    /// hypercall.
     #[must_use]
     pub const fn has_tables(self) -> bool {
         matches!(self, Self::Counted | Self::Unchecked)

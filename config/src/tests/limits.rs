@@ -5,7 +5,8 @@ use crate::domain::{BURST_BYTES, DriverConfig, FrameLimit, VifConfig};
 use crate::live::{self, reload};
 use crate::parse::{one, parse};
 
-/// Returns a machine of one guest, with these keys of its interface, and `workers` workers.
+/// Returns the file of a machine with one guest and `workers` workers. The guest's interface has
+/// these keys.
 fn text(workers: u32, keys: &str) -> String {
     format!(
         "[driver]\nworkers = {workers}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
@@ -13,7 +14,7 @@ fn text(workers: u32, keys: &str) -> String {
     )
 }
 
-/// Returns the driver domain's configuration of that interface.
+/// Returns the driver domain's configuration of this guest's interface.
 fn vif_config(workers: u32, keys: &str) -> VifConfig {
     let config = parse("f", &text(workers, keys)).unwrap();
     let machine = config.machine().unwrap();

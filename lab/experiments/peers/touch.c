@@ -31,7 +31,7 @@ static const uint8_t addresses[14] = {
 };
 static unsigned int size, burst, under_way;
 static struct rte_mempool *pool;
-/* Written by the polling thread, read by the thread that answers. */
+/* The polling thread writes these, and the thread that answers reads them. */
 static volatile int running, stop;
 static volatile uint64_t received, cycles;
 /* Prevents the compiler from removing the reads. */

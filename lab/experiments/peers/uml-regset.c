@@ -1,6 +1,6 @@
 /* User-Mode Linux 6.1 gives the kernel a buffer of a fixed size for the extended registers of its
  * processes. On CPUs with AMX they are larger, and it panics. Preloaded, this library reads and
- * writes all of them and passes as many as fit. */
+ * writes all of them and passes those that fit. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -56,7 +56,7 @@ struct ring {
 
 static struct region regions[8];
 static unsigned int count;
-/* To the virtual machine, from it. */
+/* The queues to and from the virtual machine. */
 static struct ring rings[2];
 static int connection, tap;
 
@@ -92,7 +92,7 @@ static int has_buffer(const struct ring *r)
 	return r->avail_at != __atomic_load_n(&r->avail[1], __ATOMIC_ACQUIRE);
 }
 
-/* Appends the pieces of the next chain; returns its head. */
+/* Appends the pieces of the next chain, and returns its head. */
 static uint16_t next_chain(struct ring *r, struct iovec *pieces, int *number, size_t *bytes)
 {
 	uint16_t head = r->avail[2 + r->avail_at++ % r->size], at = head;
@@ -135,7 +135,7 @@ static void publish(struct ring *r)
 		fail("call");
 }
 
-/* Sends up to a batch of packets; returns their number. */
+/* Sends up to a batch of packets, and returns their number. */
 static int from_vm(struct ring *r)
 {
 	struct iovec pieces[PIECES];
@@ -146,7 +146,7 @@ static int from_vm(struct ring *r)
 		size_t bytes = 0;
 		uint16_t head = next_chain(r, pieces, &number, &bytes);
 
-		/* The TAP drops what it cannot take, as a NIC does. */
+		/* The TAP drops packets that it cannot store, as a NIC does. */
 		if (writev(tap, pieces, number) < 0 && errno != EAGAIN && errno != EINVAL)
 			fail("TAP");
 		put_used(r, head, 0);
@@ -156,7 +156,7 @@ static int from_vm(struct ring *r)
 	return sent;
 }
 
-/* Receives a packet straight into the buffers. Returns 0 if there is none, -1 if the buffers cannot
+/* Receives a packet straight into the buffers. Returns 0 without a packet, -1 if the buffers cannot
  * hold a whole segment. */
 static int packet_to_vm(struct ring *r)
 {
@@ -191,7 +191,7 @@ static int packet_to_vm(struct ring *r)
 	return 1;
 }
 
-/* Returns whether the TAP may have more. */
+/* Returns whether the TAP may have more packets. */
 static int to_vm(struct ring *r, int *starved)
 {
 	int taken = 0, last = 1;
@@ -376,7 +376,7 @@ int main(int argc, char **argv)
 			drain(rings[1].kick);
 		if (events[3].revents)
 			drain(rings[0].kick);
-		/* Without work it waits; with work it asks for no kicks. */
+		/* While there is work, kicks are suppressed. */
 		do {
 			busy = 0;
 			if (is_ready(&rings[1])) {

@@ -101,7 +101,7 @@ impl GuestPlace {
     }
 
     /// Returns the namespace path and address of the guest `number` in this namespace.
-    pub(crate) fn home(&self, number: usize) -> GuestNamespace {
+    pub(crate) fn guest_namespace(&self, number: usize) -> GuestNamespace {
         (self.namespace.path(), guest_address(number))
     }
 
@@ -178,9 +178,9 @@ impl ManyGuests {
     ///
     /// # Errors
     /// The guest cannot be attached.
-    pub(crate) fn attach(&self, number: usize, home: &GuestPlace) -> anyhow::Result<f64> {
+    pub(crate) fn attach(&self, number: usize, place: &GuestPlace) -> anyhow::Result<f64> {
         let began = Instant::now();
-        self.machine.attach(home.guest(number))?;
+        self.machine.attach(place.guest(number))?;
         Ok(ms_since(began))
     }
 

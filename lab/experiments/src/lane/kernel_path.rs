@@ -47,7 +47,7 @@ impl Offloaded {
 ///
 /// # Errors
 /// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
-/// refuses.
+/// refuses a setting.
 pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     let ends = LaneEnds::new()?;
@@ -271,7 +271,7 @@ impl VmBridge {
     /// Adds an interface of its namespace as a port.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel refuses the change.
     pub(super) fn with_port(mut self, name: &str) -> anyhow::Result<Self> {
         self.middle
             .run(&["ip", "link", "set", name, "master", "br0", "up"])?;

@@ -105,8 +105,8 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     }
 }
 
-/// Adds the counters of a NIC's device in software. The driver domain counts each aggregate of the
-/// device as one packet.
+/// Adds the counters of a NIC's device in software to a reading. The driver domain counts each
+/// aggregate of the device as one packet.
 pub(super) fn digest_device(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     if let Some(count) = stat["device"]["interrupts"].as_f64() {

@@ -493,7 +493,7 @@ mod tests {
     /// The driver domain also counts acknowledgements of rivals, so the receiver's TCP counters
     /// must be used.
     #[test]
-    fn acks_beside_rivals_are_the_receivers() {
+    fn acks_with_rivals_are_counted_by_the_receiver() {
         let window = |rivals: bool| Window {
             workload: Workload::Stream,
             mark: Mark {

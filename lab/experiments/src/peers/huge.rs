@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_huge_pages_is_one_sentence() {
+    fn missing_huge_pages_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let error = HugePages::of(folder.path(), 1, || ()).unwrap_err();
         assert_eq!(error.exit_code(), 3);

@@ -63,7 +63,7 @@ pub struct Plan {
     /// Start-up time of machines.
     pub up: Option<Up>,
     /// Many idle virtual machines.
-    pub crowd: Option<Crowd>,
+    pub crowd: Option<IdleVms>,
     /// The paper that the plan reproduces, by its name in `papers/`.
     pub paper: Option<String>,
     /// True if cycles are attributed as in Ram's thesis.
@@ -96,7 +96,7 @@ fn one_wire() -> Vec<WireSpeed> {
 /// Many idle virtual machines on one machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Crowd {
+pub struct IdleVms {
     /// Column name.
     pub column: String,
     /// Number of virtual machines.
@@ -304,7 +304,7 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     }
 
     #[test]
-    fn directions_stay_apart_beside_a_fixed_one() {
+    fn directions_are_keys_beside_a_fixed_one() {
         let plan = Plan::parse(TEXT).unwrap();
         let ours = &plan.points(&plan.column[1], &WireSpeed::unbounded())[0];
         let name = |way| {
@@ -319,7 +319,7 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     }
 
     #[test]
-    fn a_column_may_have_speeds_of_its_own() {
+    fn a_column_may_have_separate_speeds() {
         let text = TEXT.replace(
             "direction = \"from_guest\"",
             "wire = [\"0.5\", \"1\"], only_streams = true",

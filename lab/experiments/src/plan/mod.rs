@@ -31,7 +31,7 @@ pub mod workload;
 pub use adjustment::Adjustment;
 pub use column::{Column, Gro, PathKind};
 pub use config::ColumnConfig;
-pub use file::{Crowd, Plan, Up};
+pub use file::{IdleVms, Plan, Up};
 pub use frames::{FileColumn, Frames, Peer, PeerKind};
 pub use lro::{LroColumn, LroRules};
 pub use rounds::{Rounds, Times};

@@ -5,9 +5,9 @@
 //! `cargo xtask soak --attaches` runs it as a helper, `internal attaches`, and records its output.
 
 use super::resources::{NETD, Resources};
+use super::timeout::wait;
 use super::traffic::loads;
 use super::victim::Victim;
-use super::waiting::wait;
 use crate::load::{Load, LoadRole};
 use crate::many_guests::{GuestPlace, ManyGuests};
 use anyhow::{Context as _, ensure};
@@ -85,15 +85,15 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         spec.every > 0 && spec.kill_every > 0,
         "`every` and `kill_every` must be above 0"
     );
-    let homes = [GuestPlace::new()?, GuestPlace::new()?];
-    let crowd = ManyGuests::start("attaches", DRIVER_SETTINGS)?;
-    let [_, remaining] = &homes;
-    crowd.attach(REMAINING_GUEST, remaining)?;
+    let places = [GuestPlace::new()?, GuestPlace::new()?];
+    let many_guests = ManyGuests::start("attaches", DRIVER_SETTINGS)?;
+    let [_, remaining] = &places;
+    many_guests.attach(REMAINING_GUEST, remaining)?;
     let mut soak = Attaches {
-        streams: streams(&crowd)?,
+        streams: streams(&many_guests)?,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
-        crowd: &crowd,
-        homes: &homes,
+        many_guests: &many_guests,
+        places: &places,
         record: AttachesRecord::default(),
         times: [Vec::new(), Vec::new()],
         kills: 0,
@@ -104,8 +104,8 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         soak.cycle_guest(victim)?;
     }
     soak.take_record(0)?;
-    let before = Resources::at_rest(&crowd, &homes)?;
-    let netd = crowd.machine().helper(NETD)?;
+    let before = Resources::at_rest(&many_guests, &places)?;
+    let netd = many_guests.machine().helper(NETD)?;
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -119,10 +119,10 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         }
         done += some;
         let mut record = soak.take_record(some)?;
-        let now = before.wait_for(&crowd, &homes)?;
+        let now = before.wait_for(&many_guests, &places)?;
         record.grown = before.grown(&now);
         // A changed process means that netd exited without being killed.
-        let more = crowd.machine().helper(NETD)? - netd;
+        let more = many_guests.machine().helper(NETD)? - netd;
         if more != 0 {
             record.grown.insert(format!("process.{NETD}"), more.into());
         }
@@ -131,12 +131,12 @@ pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
         ensure!(record.grown.is_empty(), "grown: {:?}", record.grown);
     }
     drop(soak);
-    crowd.down()
+    many_guests.down()
 }
 
 /// Starts streams in both directions between the neighbours.
-fn streams(crowd: &ManyGuests) -> anyhow::Result<Vec<[Load; 2]>> {
-    let [first, second] = crowd.neighbours();
+fn streams(many_guests: &ManyGuests) -> anyhow::Result<Vec<[Load; 2]>> {
+    let [first, second] = many_guests.neighbours();
     let mut streams = Vec::new();
     for (port, (from, to)) in (PORT..).zip([(&first, &second), (&second, &first)]) {
         streams.push(loads(LoadRole::Sink, LoadRole::Source, from, to, port)?);
@@ -148,8 +148,8 @@ struct Attaches<'a> {
     // This is the first field, so that loads stop before the machine.
     streams: Vec<[Load; 2]>,
     random: Xoshiro256PlusPlus,
-    crowd: &'a ManyGuests,
-    homes: &'a [GuestPlace; 2],
+    many_guests: &'a ManyGuests,
+    places: &'a [GuestPlace; 2],
     record: AttachesRecord,
     /// Undisturbed attaches and detaches, milliseconds.
     times: [Vec<f64>; 2],
@@ -168,14 +168,14 @@ impl Attaches<'_> {
     /// Attaches a guest, and detaches it if it was attached.
     fn cycle_guest(&mut self, victim: Option<Victim>) -> anyhow::Result<()> {
         interrupt::check()?;
-        let [home, _] = self.homes;
+        let [place, _] = self.places;
         let Some(victim) = victim else {
-            self.times[0].push(self.crowd.attach(CYCLED_GUEST, home)?);
-            self.times[1].push(self.crowd.detach(CYCLED_GUEST)?);
+            self.times[0].push(self.many_guests.attach(CYCLED_GUEST, place)?);
+            self.times[1].push(self.many_guests.detach(CYCLED_GUEST)?);
             return Ok(());
         };
         let began = Instant::now();
-        let machine = self.crowd.machine();
+        let machine = self.many_guests.machine();
         let killed = victim.pid(machine)?;
         let moment = Duration::from_micros(self.random.next_u64() % KILL_DELAY_MAX_US);
         thread::scope(|scope| -> anyhow::Result<()> {
@@ -185,7 +185,7 @@ impl Attaches<'_> {
                 Ok(kill_process(pid, Signal::KILL)?)
             });
             // The outcome of the request is checked below.
-            let _answer = self.crowd.attach(CYCLED_GUEST, home);
+            let _answer = self.many_guests.attach(CYCLED_GUEST, place);
             kill.join()
                 .map_err(|_| anyhow::anyhow!("the kill failed"))?
         })?;
@@ -199,29 +199,29 @@ impl Attaches<'_> {
             Victim::Driver => self.record.driver_kills += 1,
             _ => self.record.manager_kills += 1,
         }
-        match self.is_complete(home, began)? {
+        match self.is_complete(place, began)? {
             true => {
                 self.record.whole += 1;
-                self.crowd.detach(CYCLED_GUEST)?;
+                self.many_guests.detach(CYCLED_GUEST)?;
             }
             false => self.record.not_at_all += 1,
         }
         // Only now may netd create and remove an interface for the killed process.
-        while self.crowd.attach(CYCLED_GUEST, home).is_err() {
+        while self.many_guests.attach(CYCLED_GUEST, place).is_err() {
             wait("the guest cannot be attached after a kill", began)?;
         }
-        self.crowd.detach(CYCLED_GUEST)?;
+        self.many_guests.detach(CYCLED_GUEST)?;
         Ok(())
     }
 
     /// Returns whether the guest of a disturbed attach is complete (`true`) or does not exist
     /// (`false`). Waits while it is in another state.
-    fn is_complete(&self, home: &GuestPlace, began: Instant) -> anyhow::Result<bool> {
+    fn is_complete(&self, place: &GuestPlace, began: Instant) -> anyhow::Result<bool> {
         loop {
             // A manager that is restarting does not answer yet.
-            match self.crowd.guest(CYCLED_GUEST) {
-                Ok(None) if !home.has_interface()? => return Ok(false),
-                Ok(Some(guest)) if guest.state == "running" && home.reaches_neighbour()? => {
+            match self.many_guests.guest(CYCLED_GUEST) {
+                Ok(None) if !place.has_interface()? => return Ok(false),
+                Ok(Some(guest)) if guest.state == "running" && place.reaches_neighbour()? => {
                     return Ok(true);
                 }
                 _ => wait("a guest is partly removed", began)?,
@@ -232,7 +232,7 @@ impl Attaches<'_> {
     /// Waits until both streams and the other guest respond; returns the results since the last
     /// record.
     fn take_record(&mut self, attaches: u64) -> anyhow::Result<AttachesRecord> {
-        let [_, remaining] = self.homes;
+        let [_, remaining] = self.places;
         let began = Instant::now();
         let mut streamed = 0;
         for [sink, _] in &mut self.streams {

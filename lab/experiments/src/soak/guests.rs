@@ -5,9 +5,9 @@
 //! `cargo xtask soak --guests` runs it as a helper, `internal guests`, and records its output.
 
 use super::resources::{HELPERS, Resources};
+use super::timeout::wait;
 use super::traffic::MixedTraffic;
 use super::victim::{Victim, VictimProcess};
-use super::waiting::wait;
 use crate::kernel;
 use crate::many_guests::{GuestPlace, ManyGuests};
 use anyhow::{Context as _, bail, ensure};
@@ -91,21 +91,21 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         "`guests` is an even number above 0"
     );
     // The last namespace is for the guest that is attached and detached.
-    let homes = (0..=spec.guests).map(|_| GuestPlace::new());
-    let homes = homes.collect::<anyhow::Result<Vec<_>>>()?;
-    let crowd = ManyGuests::start("guests", DRIVER_SETTINGS)?;
-    for (number, home) in homes.iter().take(spec.guests).enumerate() {
-        crowd.attach(number, home)?;
+    let places = (0..=spec.guests).map(|_| GuestPlace::new());
+    let places = places.collect::<anyhow::Result<Vec<_>>>()?;
+    let many_guests = ManyGuests::start("guests", DRIVER_SETTINGS)?;
+    for (number, place) in places.iter().take(spec.guests).enumerate() {
+        many_guests.attach(number, place)?;
     }
     let mut traffic = MixedTraffic::default();
     for from in (0..spec.guests).step_by(2) {
-        let [from, to] = [from, from + 1].map(|number| homes[number].home(number));
+        let [from, to] = [from, from + 1].map(|number| places[number].guest_namespace(number));
         traffic.add(&from, &to)?;
     }
     let mut soak = Guests {
         traffic,
-        crowd: &crowd,
-        homes: &homes,
+        many_guests: &many_guests,
+        places: &places,
         folder: tempfile::tempdir()?,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
         victims: Victim::ALL.into_iter().cycle(),
@@ -116,12 +116,12 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     for _ in Victim::ALL {
         soak.round()?;
     }
-    let before = Resources::at_rest(&crowd, &homes)?;
+    let before = Resources::at_rest(&many_guests, &places)?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(spec.seconds) {
         let from = Instant::now();
         let mut record = soak.round()?;
-        let now = before.wait_for(&crowd, &homes)?;
+        let now = before.wait_for(&many_guests, &places)?;
         record.grown.append(&mut before.grown(&now));
         record.bounded = now.bounded;
         record.seconds = from.elapsed().as_secs_f64();
@@ -129,14 +129,14 @@ pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
         ensure!(record.grown.is_empty(), "grown: {:?}", record.grown);
     }
     drop(soak);
-    crowd.down()
+    many_guests.down()
 }
 
 struct Guests<'a> {
     // This is the first field, so that loads stop before the machine.
     traffic: MixedTraffic,
-    crowd: &'a ManyGuests,
-    homes: &'a [GuestPlace],
+    many_guests: &'a ManyGuests,
+    places: &'a [GuestPlace],
     /// Folder for profiles.
     folder: TempDir,
     random: Xoshiro256PlusPlus,
@@ -154,16 +154,16 @@ impl Guests<'_> {
         if let Some(next) = self.processes()?.remove(&killed) {
             self.lives.insert(killed.clone(), next);
         }
-        let [.., home] = self.homes else {
+        let [.., place] = self.places else {
             bail!("no namespace for the further guest");
         };
-        let number = self.homes.len() - 1;
-        let attach_ms = self.crowd.attach(number, home)?;
+        let number = self.places.len() - 1;
+        let attach_ms = self.many_guests.attach(number, place)?;
         let began = Instant::now();
-        while !home.reaches_neighbour()? {
+        while !place.reaches_neighbour()? {
             wait("an attached guest does not respond", began)?;
         }
-        let detach_ms = self.crowd.detach(number)?;
+        let detach_ms = self.many_guests.detach(number)?;
         let profiled = self.profile()?;
         let hops = self.trace()?;
         let traffic = self.traffic.results()?;
@@ -197,7 +197,7 @@ impl Guests<'_> {
 
     /// Returns the processes that may be killed, by name.
     fn processes(&self) -> anyhow::Result<BTreeMap<String, i32>> {
-        let machine = self.crowd.machine();
+        let machine = self.many_guests.machine();
         let domains = machine.status()?.domains;
         let domains = domains
             .iter()
@@ -212,12 +212,12 @@ impl Guests<'_> {
     /// Kills a victim or a random guest. Returns its name, and the milliseconds until it had
     /// restarted.
     fn kill(&mut self, victim: Victim) -> anyhow::Result<(String, f64)> {
-        let (machine, began) = (self.crowd.machine(), Instant::now());
+        let (machine, began) = (self.many_guests.machine(), Instant::now());
         let life = match victim {
             Victim::Guest => {
-                let any = self.random.next_u64() % (self.homes.len() as u64 - 1);
+                let any = self.random.next_u64() % (self.places.len() as u64 - 1);
                 let guest = self
-                    .crowd
+                    .many_guests
                     .guest(any as usize)?
                     .context("a guest is missing")?;
                 VictimProcess::of(&guest).kill()?
@@ -247,7 +247,7 @@ impl Guests<'_> {
 
     /// Traces a packet and returns the number of its hops.
     fn trace(&self) -> anyhow::Result<usize> {
-        let name = self.crowd.machine().name();
+        let name = self.many_guests.machine().name();
         let trace = grantway(&["trace", "--wait", TRACE_S, "--json", "--name", name])?;
         let trace: Value = serde_json::from_str(&trace)?;
         let hops = trace["hops"].as_array().map_or(0, Vec::len);

@@ -8,10 +8,10 @@ pub mod attaches;
 pub mod guests;
 pub mod probe;
 mod resources;
+mod timeout;
 mod traffic;
 pub(crate) mod victim;
 pub mod vms;
-mod waiting;
 
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use timeout::{POLL_INTERVAL, SETTLE_INTERVAL, TIMEOUT, wait};
 use victim::Victim;
-use waiting::{POLL_INTERVAL, SETTLE_INTERVAL, TIMEOUT, wait};
 
 /// Range of the random delay of a kill after full recovery from the last one, milliseconds.
 const KILL_DELAY_MS: std::ops::Range<u64> = 5..400;

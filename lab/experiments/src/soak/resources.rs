@@ -1,7 +1,7 @@
 //! Resources that a machine holds while guests are attached and detached. Their amounts must not
 //! grow.
 
-use super::waiting::{SETTLE_INTERVAL, TIMEOUT, wait};
+use super::timeout::{SETTLE_INTERVAL, TIMEOUT, wait};
 use crate::many_guests::{GuestPlace, ManyGuests};
 use abi::machine::Program;
 use anyhow::{Context as _, ensure};
@@ -59,8 +59,8 @@ pub(super) fn namespaces(pids: &[i32]) -> usize {
 
 impl Resources {
     /// Reads the current resources.
-    fn now(crowd: &ManyGuests, homes: &[GuestPlace]) -> anyhow::Result<Self> {
-        let machine = crowd.machine();
+    fn now(many_guests: &ManyGuests, places: &[GuestPlace]) -> anyhow::Result<Self> {
+        let machine = many_guests.machine();
         let status = machine.status()?;
         let mut processes = vec![("core".to_owned(), status.pid.cast_signed())];
         for helper in HELPERS {
@@ -85,11 +85,11 @@ impl Resources {
         put("namespaces".to_owned(), namespaces(&all_processes));
         put("domains".to_owned(), status.domains.len());
         put("connections".to_owned(), status.connections.len());
-        let interfaces = crowd.interfaces()?;
+        let interfaces = many_guests.interfaces()?;
         put("interfaces.neighbours".to_owned(), interfaces);
         let mut interfaces = 0;
-        for home in homes {
-            interfaces += usize::from(home.has_interface()?);
+        for place in places {
+            interfaces += usize::from(place.has_interface()?);
         }
         put("interfaces.guests".to_owned(), interfaces);
         let audit = machine.audit()?;
@@ -109,12 +109,12 @@ impl Resources {
     }
 
     /// Waits until two consecutive readings are equal, and returns the resources.
-    pub(super) fn at_rest(crowd: &ManyGuests, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+    pub(super) fn at_rest(many_guests: &ManyGuests, places: &[GuestPlace]) -> anyhow::Result<Self> {
         let began = Instant::now();
         let mut last = Self::default();
         loop {
             interrupt::sleep(SETTLE_INTERVAL)?;
-            let now = Self::now(crowd, homes)?;
+            let now = Self::now(many_guests, places)?;
             if now.exact == last.exact {
                 return Ok(now);
             }
@@ -129,12 +129,12 @@ impl Resources {
     /// Waits until the resources equal these, or until a timeout. Returns the last reading.
     pub(super) fn wait_for(
         &self,
-        crowd: &ManyGuests,
-        homes: &[GuestPlace],
+        many_guests: &ManyGuests,
+        places: &[GuestPlace],
     ) -> anyhow::Result<Self> {
         let began = Instant::now();
         loop {
-            let now = Self::now(crowd, homes)?;
+            let now = Self::now(many_guests, places)?;
             if self.grown(&now).is_empty()
                 || wait("the resources differ from before", began).is_err()
             {

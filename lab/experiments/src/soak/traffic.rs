@@ -1,7 +1,7 @@
 //! Several kinds of traffic between pairs of guests.
 
 use super::probe::{Probe, ProbeSpec, Probed};
-use super::waiting::wait;
+use super::timeout::wait;
 use crate::load::{Load, LoadRole, LoadSpec};
 use crate::many_guests::GuestNamespace;
 use std::net::SocketAddr;

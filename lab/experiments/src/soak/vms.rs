@@ -4,8 +4,8 @@
 //! The monitor is the program `hostile-vm`, which reconnects immediately. QEMU reconnects within a
 //! second. `cargo xtask soak --of vm` runs this as a helper, `internal vms`.
 
+use super::timeout::{TIMEOUT, wait};
 use super::victim::VictimProcess;
-use super::waiting::{TIMEOUT, wait};
 use crate::lane::running::Running;
 use crate::ns::{self, NamedNamespace};
 use crate::peers::process::{ForeignProgram, killed_with_parent};

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_kills_and_watches() {
+    fn the_plan_has_kills_and_windows() {
         let plan = adjusted(&Adjustment::default()).unwrap();
         assert_eq!(plan.name, NAME);
         let name = plan.column[1].config(PayloadDirection::ToGuest).name();

@@ -93,7 +93,7 @@ fn one_sample_is_its_own_interval() {
 }
 
 #[test]
-fn verdicts_by_hand() {
+fn verdicts_of_known_ratios() {
     let of = |lo, value, hi| Estimate {
         value,
         lo,

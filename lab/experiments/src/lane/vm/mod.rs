@@ -1,9 +1,9 @@
 //! Paths to a virtual machine (User-Mode Linux): through Grantway, through a vhost-user back end in
 //! one process without isolation, and through the kernel's bridge. The virtual machine runs on a
 //! separate core. Everything else, including the wire's socket, shares the wire's core. The wires
-//! carry whole segments. [`crowd`] measures many idle virtual machines.
+//! carry whole segments. [`idle_vms`] measures many idle virtual machines.
 
-pub mod crowd;
+pub mod idle_vms;
 mod uml;
 
 use super::cores::Cores;

@@ -4,7 +4,7 @@
 //! Nothing is pinned. The machine has the default configuration. It starts with two guests, and all
 //! others are attached.
 
-mod scene;
+mod machine;
 
 use super::lane_study::{self, LanePlan};
 use super::{Study, StudyOutcome};
@@ -19,7 +19,7 @@ use figures::report::{Figure, Index, cell};
 use figures::stats::ranks;
 use figures::table::table;
 use figures::{Failure, interrupt};
-use scene::{AttachTimes, Neighbour, Scene};
+use machine::{AttachMachine, AttachTimes, Neighbour};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -113,11 +113,11 @@ impl AttachPlan {
     fn round(
         &self,
         round: usize,
-        homes: &[GuestPlace],
+        places: &[GuestPlace],
         samples: &mut Samples,
     ) -> anyhow::Result<()> {
         let times = self.full.times();
-        let mut scene = Scene::new(homes)?;
+        let mut machine = AttachMachine::new(places)?;
         // Each attach starts two processes, the guest and its agent, unless a measured number is
         // available.
         let turns = times.window.as_millis() / self.every().as_millis().max(1);
@@ -128,32 +128,33 @@ impl AttachPlan {
             let mut figures = BTreeMap::new();
             let neighbour = match column.happens {
                 Disturbance::Nothing => {
-                    let nothing = |_: &Scene<'_>| Ok(interrupt::sleep(times.window)?);
-                    scene.observe_probe(nothing)?.1
+                    let nothing = |_: &AttachMachine<'_>| Ok(interrupt::sleep(times.window)?);
+                    machine.observe_probe(nothing)?.1
                 }
                 Disturbance::Attach => {
-                    let attaches =
-                        |scene: &Scene<'_>| scene.attach_repeatedly(times.window, self.every());
-                    let (durations, neighbour) = scene.observe_probe(attaches)?;
+                    let attaches = |machine: &AttachMachine<'_>| {
+                        machine.attach_repeatedly(times.window, self.every())
+                    };
+                    let (durations, neighbour) = machine.observe_probe(attaches)?;
                     processes = durations.processes;
                     figures.extend(attach_figures(&durations));
-                    let ms = scene.up_all.as_secs_f64() * 1e3;
+                    let ms = machine.up_all.as_secs_f64() * 1e3;
                     figures.insert("up_all_ms".to_owned(), ms);
                     neighbour
                 }
                 Disturbance::Spawn => {
-                    let spawn = |_: &Scene<'_>| scene::spawn(times.window, processes);
-                    scene.observe_probe(spawn)?.1
+                    let spawn = |_: &AttachMachine<'_>| machine::spawn(times.window, processes);
+                    machine.observe_probe(spawn)?.1
                 }
             };
             figures.extend(neighbour_figures(&neighbour));
-            let config = config(column, homes.len());
+            let config = config(column, places.len());
             samples.add(&config, round, &figures);
             if HostCpuTimes::read().disturbed_since(before) {
                 samples.disturb(&config);
             }
         }
-        scene.end()
+        machine.end()
     }
 }
 
@@ -177,19 +178,19 @@ impl Study for AttachPlan {
     }
 
     fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
-        need(&[scene::PROGRAM])?;
+        need(&[machine::PROGRAM])?;
         let placement = "nothing is pinned".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();
         let most = self.guests.iter().max().copied().unwrap_or(0);
-        let homes: Vec<GuestPlace> = (0..most)
+        let places: Vec<GuestPlace> = (0..most)
             .map(|_| GuestPlace::new())
             .collect::<Result<_, _>>()?;
         lane_study::rounds(self.full.rounds, |round| {
             for &guests in &self.guests {
                 interrupt::check()?;
-                let homes = homes.get(..guests as usize).context("no namespace")?;
-                self.round(round, homes, &mut samples)
+                let places = places.get(..guests as usize).context("no namespace")?;
+                self.round(round, places, &mut samples)
                     .with_context(|| format!("{guests} guests"))?;
             }
             Ok(())

@@ -279,7 +279,7 @@ mod tests {
 
     /// A ratio of columns whose wires carry different frames would have no meaning.
     #[test]
-    fn base_divides_columns_of_one_kind_of_wire() {
+    fn base_compares_columns_with_equal_wires() {
         let plan = plan("base");
         let whole = |name: &str| {
             let column = plan.column.iter().find(|column| column.name == name);
@@ -298,7 +298,7 @@ mod tests {
 
     /// Columns without payload access cannot be the reference for columns with it.
     #[test]
-    fn peers_divides_columns_that_touch_alike() {
+    fn peers_compares_columns_with_equal_touch() {
         let plan = plan("peers");
         let frames = plan.frames.iter().map(|f| (f.name.as_str(), f.touch));
         let peers = plan.peer.iter().map(|p| (p.name.as_str(), p.touch));
@@ -377,7 +377,7 @@ mod tests {
 
     /// The page answers each question of a paper by ratios of columns of the plan.
     #[test]
-    fn questions_of_papers_are_about_ratios_of_their_plans() {
+    fn questions_use_ratios_of_their_plans() {
         let mut questions = 0;
         for plan in PLANS.map(|(_, text)| Plan::parse(text).unwrap()) {
             let Some(paper) = plan.paper.as_deref().filter(|paper| *paper == plan.name) else {

@@ -7,12 +7,12 @@ use super::thesis;
 use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::lane::file_run::FileRun;
-use crate::lane::vm::crowd;
+use crate::lane::vm::idle_vms;
 use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
 use crate::plan::{
-    ColumnConfig, Crowd, FileColumn, IdleState, PayloadDirection, Plan, ReceiveWorkload, Times, Up,
-    Web, Workload,
+    ColumnConfig, FileColumn, IdleState, IdleVms, PayloadDirection, Plan, ReceiveWorkload, Times,
+    Up, Web, Workload,
 };
 use crate::progress;
 use crate::runner::Samples;
@@ -76,8 +76,8 @@ impl<'a> Run<'a> {
         if let Some(up) = &self.plan.up {
             self.up(up)?;
         }
-        if let Some(crowd) = &self.plan.crowd {
-            self.crowd(crowd)?;
+        if let Some(idle_vms) = &self.plan.crowd {
+            self.idle_vms(idle_vms)?;
         }
         self.bar.finish_and_clear();
         Ok(self.samples)
@@ -397,12 +397,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn crowd(&mut self, crowd: &Crowd) -> anyhow::Result<()> {
-        let config = ColumnConfig::new(&crowd.column, &[]);
+    fn idle_vms(&mut self, vms: &IdleVms) -> anyhow::Result<()> {
+        let config = ColumnConfig::new(&vms.column, &[]);
         self.bar.set_message(config.name());
-        for round in 0..self.plan.full.rounds.min(CROWD_ROUNDS) {
-            let measured = crowd::measure(crowd.vms as usize);
-            let column = &crowd.column;
+        for round in 0..self.plan.full.rounds.min(IDLE_VM_ROUNDS) {
+            let measured = idle_vms::measure(vms.vms as usize);
+            let column = &vms.column;
             match self
                 .samples
                 .setup_result(column, measured, true, [config.clone()])?
@@ -429,7 +429,7 @@ impl<'a> Run<'a> {
 }
 
 /// Number of rounds with many idle virtual machines. Each takes about ten seconds.
-const CROWD_ROUNDS: usize = 5;
+const IDLE_VM_ROUNDS: usize = 5;
 
 /// Number of starts by which a start-up time is measured.
 const UP_ROUNDS: usize = 9;

@@ -32,7 +32,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     out.push_str(&points::receive_table(plan, &index));
     out.push_str(&points::web_table(plan, figures, &index));
     out.push_str(&frame_table(plan, &index));
-    out.push_str(&vm_tables::crowd_table(plan, &index));
+    out.push_str(&vm_tables::idle_vms_table(plan, &index));
     out.push_str(&file_table(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
     out.push_str(&paper_table(plan, figures, &index));

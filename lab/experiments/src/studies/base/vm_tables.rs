@@ -21,7 +21,7 @@ const PARTS: [(&str, &str); 10] = [
 /// Minimum cycles per byte of a hop with a row.
 const HOP_CYCLES_MIN: f64 = 0.005;
 /// Metrics of many idle virtual machines.
-const CROWD: [(&str, &str); 5] = [
+const IDLE_VM_METRICS: [(&str, &str); 5] = [
     ("attach_ms.p50", "attach, ms"),
     ("attach_ms.max", "longest attach, ms"),
     ("shim_rss_mb.p50", "resident memory of a shim, MB"),
@@ -98,11 +98,11 @@ fn hops(part: &str, names: &[String], figures: &[Figure]) -> Vec<String> {
 }
 
 /// Returns the figures of many idle virtual machines.
-pub(super) fn crowd_table(plan: &Plan, index: &Index<'_>) -> String {
+pub(super) fn idle_vms_table(plan: &Plan, index: &Index<'_>) -> String {
     let Some(crowd) = &plan.crowd else {
         return String::new();
     };
-    let rows: Vec<Vec<String>> = CROWD
+    let rows: Vec<Vec<String>> = IDLE_VM_METRICS
         .iter()
         .map(|(metric, title)| {
             let figure = index.get(&crowd.column, metric);

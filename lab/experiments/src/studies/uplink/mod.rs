@@ -4,7 +4,7 @@
 //! Nothing is pinned, and processes are not distinguished. The cost of a load is all CPU time of
 //! the system that was not idle while it ran.
 
-mod sides;
+mod ends;
 
 use super::lane_study::{self, LanePlan};
 use super::{Study, StudyOutcome};
@@ -12,13 +12,13 @@ use crate::load::{Load, LoadRole, LoadSpec, Mark};
 use crate::plan::{Adjustment, ColumnConfig, Ratio, Rounds, Threshold, Times};
 use crate::runner::Samples;
 use anyhow::Context as _;
+use ends::{UplinkEnds, UplinkPath};
 use figures::measure::HostCpuTimes;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
 use figures::table::table;
 use figures::{Failure, interrupt};
 use serde::Deserialize;
-use sides::{Sides, UplinkPath};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -116,15 +116,15 @@ struct TrafficPair {
 }
 
 impl TrafficPair {
-    fn start(traffic: Traffic, sides: &Sides, port: u16) -> anyhow::Result<Self> {
+    fn start(traffic: Traffic, ends: &UplinkEnds, port: u16) -> anyhow::Result<Self> {
         let [server, client] = traffic.roles();
         let (flows, size) = match traffic {
             Traffic::Streams(flows) | Traffic::StreamsToWire(flows) => (flows, 0),
             Traffic::Requests(bytes) => (1, bytes),
         };
         let (address, to, from) = match traffic {
-            Traffic::StreamsToWire(_) => (sides::NEAR, &sides.near, &sides.far),
-            _ => (sides::FAR, &sides.far, &sides.near),
+            Traffic::StreamsToWire(_) => (ends::NEAR, &ends.near, &ends.far),
+            _ => (ends::FAR, &ends.far, &ends.near),
         };
         let spec = |role, netns| LoadSpec {
             role,
@@ -247,14 +247,14 @@ impl UplinkPlan {
     ) -> anyhow::Result<()> {
         let traffic = self.traffic(column.between);
         let configs = traffic.iter().map(|traffic| traffic.config(&column.name));
-        let sides = Sides::of(column.between);
-        let Some(sides) = samples.setup_result(&column.name, sides, true, configs)? else {
+        let ends = UplinkEnds::of(column.between);
+        let Some(ends) = samples.setup_result(&column.name, ends, true, configs)? else {
             return Ok(());
         };
         for (port, &traffic) in (PORT..).zip(&traffic) {
             let config = traffic.config(&column.name);
             let measure = || {
-                let mut pair = TrafficPair::start(traffic, &sides, port)?;
+                let mut pair = TrafficPair::start(traffic, &ends, port)?;
                 pair.window(self.full.times())
             };
             let window = measure().with_context(|| config.name())?;
@@ -264,7 +264,7 @@ impl UplinkPlan {
             let figures = window.figures(traffic, shmem::time::tsc_hz());
             samples.add(&config, round, &figures);
         }
-        sides.end()
+        ends.end()
     }
 }
 

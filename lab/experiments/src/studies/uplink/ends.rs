@@ -53,7 +53,7 @@ impl UplinkPath {
 }
 
 /// Both ends, and the resources of the path between them.
-pub(super) struct Sides {
+pub(super) struct UplinkEnds {
     pub(super) near: NamedNamespace,
     pub(super) far: NamedNamespace,
     machine: Option<Running>,
@@ -61,12 +61,12 @@ pub(super) struct Sides {
     _bridge: Option<NamedNamespace>,
 }
 
-impl Sides {
+impl UplinkEnds {
     /// Sets up a path.
     ///
     /// # Errors
     /// [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not create
-    /// namespaces; otherwise if the kernel refuses, or the machine does not start.
+    /// namespaces; otherwise if the kernel refuses a setting, or the machine does not start.
     pub(super) fn of(between: UplinkPath) -> anyhow::Result<Self> {
         need(&["ip", "ethtool"])?;
         let mut near = NamedNamespace::new("near namespace")?;

@@ -37,37 +37,37 @@ pub(super) struct Neighbour {
 }
 
 /// A running machine with all of its guests.
-pub(super) struct Scene<'a> {
+pub(super) struct AttachMachine<'a> {
     probe: Probe,
-    crowd: ManyGuests,
-    homes: &'a [GuestPlace],
+    many_guests: ManyGuests,
+    places: &'a [GuestPlace],
     /// Time to attach all guests, one after another.
     pub(super) up_all: Duration,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> AttachMachine<'a> {
     /// Starts the machine and attaches a guest to each of these namespaces.
     ///
     /// # Errors
     /// The machine does not start, or a guest cannot be attached.
-    pub(super) fn new(homes: &'a [GuestPlace]) -> anyhow::Result<Self> {
-        let crowd = ManyGuests::start("attach", "")?;
-        let [(from, _), (to, address)] = crowd.neighbours();
+    pub(super) fn new(places: &'a [GuestPlace]) -> anyhow::Result<Self> {
+        let many_guests = ManyGuests::start("attach", "")?;
+        let [(from, _), (to, address)] = many_guests.neighbours();
         let probe = Probe::start(&ProbeSpec {
             from,
             to,
             address: SocketAddr::new(address, PORT),
         })?;
         let began = Instant::now();
-        for (number, home) in homes.iter().enumerate() {
+        for (number, place) in places.iter().enumerate() {
             interrupt::check()?;
-            crowd.attach(number, home)?;
+            many_guests.attach(number, place)?;
         }
         Ok(Self {
             probe,
             up_all: began.elapsed(),
-            crowd,
-            homes,
+            many_guests,
+            places,
         })
     }
 
@@ -97,13 +97,13 @@ impl<'a> Scene<'a> {
         window: Duration,
         every: Duration,
     ) -> anyhow::Result<AttachTimes> {
-        let number = self.homes.len().checked_sub(1).context("no guest")?;
-        let home = self.homes.get(number).context("no guest")?;
+        let number = self.places.len().checked_sub(1).context("no guest")?;
+        let place = self.places.get(number).context("no guest")?;
         let mut all = AttachTimes::default();
         paced(window, every, || {
-            all.detach_ms.push(self.crowd.detach(number)?);
+            all.detach_ms.push(self.many_guests.detach(number)?);
             let answered = Instant::now();
-            while home.has_interface()? {
+            while place.has_interface()? {
                 interrupt::sleep(POLL_INTERVAL)?;
                 anyhow::ensure!(
                     answered.elapsed() < LINK_TIMEOUT,
@@ -111,10 +111,10 @@ impl<'a> Scene<'a> {
                 );
             }
             all.link_gone_ms.push(ms_since(answered));
-            all.attach_ms.push(self.crowd.attach(number, home)?);
+            all.attach_ms.push(self.many_guests.attach(number, place)?);
             Ok(())
         })?;
-        let guest = self.crowd.guest(number)?;
+        let guest = self.many_guests.guest(number)?;
         let guest = guest.context("the guest did not attach")?;
         let each = 1 + usize::from(guest.agent_pid > 0);
         all.processes = each * all.attach_ms.len();
@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
     /// # Errors
     /// It does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        self.crowd.down()
+        self.many_guests.down()
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_has_as_many_turns_as_fit() {
+    fn a_window_has_all_turns_that_fit() {
         let mut turns = 0;
         let window = Duration::from_millis(20);
         let began = Instant::now();
