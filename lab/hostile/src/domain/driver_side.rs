@@ -52,7 +52,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
             io: false,
         });
         flood();
-        if round % ROUNDS_CONNECTED == KEPT - 1 {
+        if round % ROUNDS_CONNECTED == ROUNDS_CONNECTED - 1 {
             close(&*platform, &config.vifs);
         }
         round += 1;
