@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Nanoseconds between two reads of the sockets while the shim is awake. Each read is a system
 /// call, and a front end waits milliseconds for other reasons.
 const READ_NS: u64 = 1_000_000;
-/// Connections that one call accepts.
+/// Maximum number of connections that one call accepts.
 const ACCEPTS_MAX: usize = 16;
 /// Message that requests a connection from the manager.
 const CONNECTION_REQUEST: &[u8] = b"C";
@@ -26,9 +26,9 @@ const CONNECTION_REQUEST: &[u8] = b"C";
 pub enum ConnectionSource {
     /// A listening socket, to which the front end connects.
     Listener(OwnedFd),
-    /// One end of a pair of `SOCK_SEQPACKET`. The manager connects to the front end, and sends each
-    /// connection as the descriptor of a message of one byte. The shim requests one by the byte
-    /// `C`.
+    /// One end of a pair of `SOCK_SEQPACKET` sockets. The manager connects to the front end, and
+    /// sends each connection as a descriptor attached to a one-byte message. The shim requests a
+    /// connection by sending the byte `C`.
     Manager(OwnedFd),
 }
 
@@ -73,15 +73,15 @@ pub struct VhostBackend<S> {
     pub(crate) connection: Option<VmmConnection>,
     link: VmLink,
     /// Number of queue pairs in use that was last printed on the console.
-    told_pairs: u16,
+    printed_pairs: u16,
     /// Whether a connection was requested from the manager.
-    has_asked: bool,
+    has_requested: bool,
     /// Time at which the sockets were last read; 0: the next call reads them.
     read_ns: u64,
     /// Whether frames have passed since the shim last woke.
     pub(crate) moved: bool,
     /// Prints a line on the shim's console.
-    tell: fn(std::fmt::Arguments<'_>),
+    print: fn(std::fmt::Arguments<'_>),
     pub(crate) counters: BackendCounters,
 }
 
@@ -94,13 +94,13 @@ pub(crate) struct BackendCounters {
 }
 
 impl<S: System> VhostBackend<S> {
-    /// Returns a back end without a connection; `tell` prints a line on the shim's console.
+    /// Returns a back end without a connection; `print` prints a line on the shim's console.
     #[must_use]
     pub fn new(
         system: S,
         source: ConnectionSource,
         offer: Offer,
-        tell: fn(std::fmt::Arguments<'_>),
+        print: fn(std::fmt::Arguments<'_>),
     ) -> Self {
         Self {
             system,
@@ -108,11 +108,11 @@ impl<S: System> VhostBackend<S> {
             offer,
             connection: None,
             link: VmLink::default(),
-            told_pairs: 0,
-            has_asked: false,
+            printed_pairs: 0,
+            has_requested: false,
             read_ns: 0,
             moved: false,
-            tell,
+            print,
             counters: BackendCounters::default(),
         }
     }
@@ -138,7 +138,7 @@ impl<S: System> VhostBackend<S> {
             connection.set_link(is_up);
         }
         let state = if is_up { "up" } else { "down" };
-        (self.tell)(format_args!("vhost-user: link {state}"));
+        (self.print)(format_args!("vhost-user: link {state}"));
     }
 
     /// Returns the time at which the link changes unless another event precedes it.
@@ -146,7 +146,7 @@ impl<S: System> VhostBackend<S> {
         self.link.due_ns()
     }
 
-    /// Returns the state of the connection and the driver, by name.
+    /// Returns the state of the connection and the driver as named values.
     pub(crate) fn state(&self) -> [(&'static str, u64); 5] {
         let connection = self.connection.as_ref();
         let features = connection.map_or(0, |connection| connection.features.0);
@@ -168,27 +168,27 @@ impl<S: System> VhostBackend<S> {
     }
 
     /// Records that the announcement was sent.
-    pub(crate) fn has_announced(&mut self) {
+    pub(crate) fn record_announcement(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.announces = false;
         }
     }
 
     /// Prints when the driver begins to receive, and when it uses more or fewer pairs.
-    fn tell_pairs(&mut self) {
+    fn print_pairs(&mut self) {
         let connection = self.connection.as_mut();
         let pairs = connection.map_or(0, |connection| {
             let pairs = connection.pairs_in_use();
             connection.runs(pairs);
             pairs
         });
-        if std::mem::replace(&mut self.told_pairs, pairs) == pairs {
+        if std::mem::replace(&mut self.printed_pairs, pairs) == pairs {
             return;
         }
         let Some(connection) = self.connection.as_ref().filter(|_| pairs > 0) else {
             return;
         };
-        (self.tell)(format_args!(
+        (self.print)(format_args!(
             "vhost-user: the driver uses {pairs} of {} queue pairs, features {:#x}, MTU {}",
             self.offer.queue_pairs, connection.features.0, self.offer.mtu
         ));
@@ -200,14 +200,14 @@ impl<S: System> VhostBackend<S> {
     }
 
     /// Records that the shim has woken. Its sockets are read soon, unless frames have passed, which
-    /// are then the likely cause. A socket that is not read wakes the shim again at once.
-    pub(crate) fn wakes(&mut self) {
+    /// are then the likely cause. An unread socket wakes the shim again immediately.
+    pub(crate) fn record_wake(&mut self) {
         if !std::mem::take(&mut self.moved) {
             self.read_soon();
         }
     }
 
-    /// Answers requests and accepts connections; returns whether there were any.
+    /// Answers requests and accepts connections. Returns whether it found any.
     pub fn serve(&mut self, now_ns: u64) -> bool {
         if self.read_ns != 0 && now_ns.saturating_sub(self.read_ns) < READ_NS {
             return false;
@@ -224,11 +224,11 @@ impl<S: System> VhostBackend<S> {
             }
         }
         served |= self.serve_control();
-        self.tell_pairs();
+        self.print_pairs();
         self.accept() || served
     }
 
-    /// Executes the driver's commands of the control queue; returns whether there were any.
+    /// Executes the driver's commands from the control queue. Returns whether it found any.
     fn serve_control(&mut self) -> bool {
         let connection = self.connection.as_mut();
         match connection.map(VmmConnection::serve_control) {
@@ -245,11 +245,11 @@ impl<S: System> VhostBackend<S> {
     fn accept(&mut self) -> bool {
         let mut accepted = false;
         if let (None, false, ConnectionSource::Manager(manager)) =
-            (&self.connection, self.has_asked, &self.source)
+            (&self.connection, self.has_requested, &self.source)
         {
             // If the queue is full, it still holds an unread request.
             let _ = rustix::io::write(manager, CONNECTION_REQUEST);
-            self.has_asked = true;
+            self.has_requested = true;
         }
         for _ in 0..ACCEPTS_MAX {
             let Ok(Some(socket)) = self.source.next() else {
@@ -266,7 +266,7 @@ impl<S: System> VhostBackend<S> {
                     self.connection = Some(connection);
                     self.read_soon();
                 }
-                Err(refusal) => (self.tell)(format_args!("vhost-user: {refusal}")),
+                Err(refusal) => (self.print)(format_args!("vhost-user: {refusal}")),
             }
         }
         accepted
@@ -280,13 +280,13 @@ impl<S: System> VhostBackend<S> {
         Ok(connection)
     }
 
-    /// Ends the connection. A pending one is accepted in the same turn.
+    /// Ends the connection. The shim accepts a pending connection in the same turn.
     fn end(&mut self, refusal: &ProtocolError) {
         if let Some(connection) = self.connection.take() {
             connection.close(&mut self.system);
-            (self.tell)(format_args!("vhost-user: connection ended: {refusal}"));
+            (self.print)(format_args!("vhost-user: connection ended: {refusal}"));
         }
-        self.has_asked = false;
+        self.has_requested = false;
     }
 
     /// Stops a ring that is broken.
@@ -297,7 +297,7 @@ impl<S: System> VhostBackend<S> {
         };
         if let Some(vring) = connection.vrings.get_mut(ring) {
             vring.fail(broken);
-            (self.tell)(format_args!("vhost-user: ring {ring} stopped: {broken}"));
+            (self.print)(format_args!("vhost-user: ring {ring} stopped: {broken}"));
         }
     }
 }

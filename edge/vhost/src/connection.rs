@@ -15,17 +15,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of messages answered in one turn.
 const MESSAGES_PER_TURN: usize = 64;
-/// Bytes in front of the contents of a configuration space: offset, length, flags.
+/// Bytes of the offset, length and flags that precede the contents of a configuration space.
 const CONFIG_HEADER: usize = 12;
-/// Bytes in front of the first region of a memory table.
+/// Bytes that precede the first region of a memory table.
 const TABLE_HEADER: usize = 8;
 /// Bytes of a region in a message.
 const REGION_BYTES: usize = 32;
 /// Flag of `SET_VRING_ADDR`: writes to the used ring are logged.
 const ADDR_LOG: u32 = 1;
-/// Bit of a ring's descriptor message: there is no descriptor.
+/// Bit of a message with a ring's descriptor: the message has no descriptor.
 const NO_FD: u64 = 1 << 8;
-/// The ring's number in a descriptor message.
+/// Bits of that message that hold the ring's number.
 const RING_MASK: u64 = 0xff;
 
 /// A connection with a virtual machine's monitor.
@@ -92,10 +92,10 @@ impl VmmConnection {
         self.socket.as_fd()
     }
 
-    /// Answers requests that have arrived; returns whether there were any.
+    /// Answers pending requests. Returns whether it found any.
     pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, ProtocolError> {
         for answered in 0..MESSAGES_PER_TURN {
-            // Check first: an answer may already report that a ring has stopped.
+            // The log is checked first because an answer may report that a ring has stopped.
             self.memory.check_log()?;
             let Some(mut message) = self.socket.receive()? else {
                 return Ok(answered > 0);
@@ -182,8 +182,8 @@ impl VmmConnection {
             VhostRequest::GetConfig => return self.get_config(message),
             // The machine's configuration determines the driver's MAC.
             VhostRequest::SetConfig => {}
-            // Chains are returned in order, so nothing is in flight after a restart. QEMU accepts
-            // an empty buffer as a statement of that.
+            // Chains are returned in order, so nothing is in flight after a restart. An empty
+            // buffer reports this to QEMU.
             VhostRequest::GetInflightFd => {
                 return Ok(RequestOutcome::With(vec![0; message.payload().len()]));
             }
@@ -376,10 +376,10 @@ impl VmmConnection {
         self.features.control_ring(self.offer.queue_pairs)
     }
 
-    /// Executes the driver's commands; returns whether there were any.
+    /// Executes the driver's commands. Returns whether it found any.
     ///
     /// # Errors
-    /// The control queue of this number is broken.
+    /// The control queue is broken; the error holds its number.
     pub(crate) fn serve_control(&mut self) -> Result<bool, (usize, RingError)> {
         let Some(ring) = self.control_ring() else {
             return Ok(false);
@@ -397,7 +397,7 @@ impl VmmConnection {
         Ok(served.commands > 0)
     }
 
-    /// Returns the number of pairs that receive frames: those that run and that the driver uses.
+    /// Returns the number of pairs that receive frames. They run, and the driver uses them.
     pub(crate) fn pairs_in_use(&self) -> u16 {
         let most = match self.control_ring() {
             Some(_) => self.control.pairs,
@@ -409,8 +409,8 @@ impl VmmConnection {
     }
 
     /// Records that `pairs` pairs receive frames. When the driver first runs, requests an
-    /// announcement: the virtual machine may have migrated from another host, to which the network
-    /// still sends its frames.
+    /// announcement, because the virtual machine may have migrated and the network may still send
+    /// its frames to the old host.
     pub(crate) fn runs(&mut self, pairs: u16) {
         if pairs > 0 && !std::mem::replace(&mut self.has_run, true) {
             self.announces = true;
@@ -422,7 +422,7 @@ impl VmmConnection {
         self.features.has(mask)
     }
 
-    /// Returns whether the driver takes unsegmented TCP of both kinds.
+    /// Returns whether the driver accepts unsegmented TCP over both IPv4 and IPv6.
     pub(crate) fn takes_tso(&self) -> bool {
         self.has(virtio::GUEST_CSUM | virtio::GUEST_TSO4 | virtio::GUEST_TSO6)
     }

@@ -4,8 +4,8 @@ use crate::memory::VmMemory;
 use crate::queue::{CopyDirection, DescriptorChain, RingError, SplitRing};
 
 /// Maximum number of commands executed in one turn.
-const COMMANDS: usize = 16;
-/// Bytes of the only supported command: class, command, pairs.
+const COMMANDS_PER_TURN: usize = 16;
+/// Bytes of the only supported command: class, command and number of pairs.
 const COMMAND: usize = 4;
 /// `VIRTIO_NET_CTRL_MQ`, `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`.
 const SET_PAIRS: [u8; 2] = [4, 0];
@@ -35,7 +35,7 @@ impl Default for ControlQueue {
 pub(crate) struct Served {
     /// Commands that were executed or rejected.
     pub(crate) commands: usize,
-    /// Whether the driver wants a notification.
+    /// Whether the driver must be notified.
     pub(crate) is_called: bool,
 }
 
@@ -48,7 +48,7 @@ impl ControlQueue {
         pairs_max: u16,
     ) -> Result<Served, RingError> {
         let mut commands = 0;
-        while commands < COMMANDS {
+        while commands < COMMANDS_PER_TURN {
             let written = match queue.take(memory, CopyDirection::Both, &mut self.chain)? {
                 None => break,
                 Some(Ok(())) => self.execute(memory, pairs_max),
@@ -66,7 +66,7 @@ impl ControlQueue {
 
     /// Executes one command, and returns the number of bytes written as its answer.
     fn execute(&mut self, memory: &VmMemory, pairs_max: u16) -> u32 {
-        let answer = match self.pairs_wanted() {
+        let answer = match self.requested_pairs() {
             Some(pairs) if (1..=pairs_max).contains(&pairs) => {
                 self.pairs = pairs;
                 OK
@@ -86,7 +86,7 @@ impl ControlQueue {
     }
 
     /// Returns the number of pairs that the command sets, or `None` for another command.
-    fn pairs_wanted(&self) -> Option<u16> {
+    fn requested_pairs(&self) -> Option<u16> {
         let mut bytes = [0; COMMAND];
         let mut left = &mut bytes[..];
         let (readable, _) = self.chain.halves();

@@ -2,35 +2,37 @@
 
 /// Feature bits of virtio and virtio-net.
 pub mod virtio {
-    /// The device takes frames with blank checksums.
+    /// The device accepts frames with blank checksums.
     pub const CSUM: u64 = 1 << 0;
-    /// The driver takes frames with blank checksums.
+    /// The driver accepts frames with blank checksums.
     pub const GUEST_CSUM: u64 = 1 << 1;
     /// The configuration space holds an MTU.
     pub const MTU: u64 = 1 << 3;
     /// The configuration space holds a MAC.
     pub const MAC: u64 = 1 << 5;
-    /// The driver takes unsegmented TCP over IPv4.
+    /// The driver accepts unsegmented TCP over IPv4.
     pub const GUEST_TSO4: u64 = 1 << 7;
-    /// The driver takes unsegmented TCP over IPv6.
+    /// The driver accepts unsegmented TCP over IPv6.
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// The driver takes unsegmented TCP with congestion marks.
+    /// The driver accepts unsegmented TCP with congestion marks.
     pub const GUEST_ECN: u64 = 1 << 9;
-    /// The device takes unsegmented TCP over IPv4.
+    /// The device accepts unsegmented TCP over IPv4.
     pub const HOST_TSO4: u64 = 1 << 11;
-    /// The device takes unsegmented TCP over IPv6.
+    /// The device accepts unsegmented TCP over IPv6.
     pub const HOST_TSO6: u64 = 1 << 12;
-    /// The device takes unsegmented TCP with congestion marks.
+    /// The device accepts unsegmented TCP with congestion marks.
     pub const HOST_ECN: u64 = 1 << 13;
     /// A received frame may lie in several chains.
     pub const MRG_RXBUF: u64 = 1 << 15;
     /// The configuration space holds the link's state.
     pub const STATUS: u64 = 1 << 16;
-    /// A control queue, through which the driver sets the number of queue pairs that it uses.
+    /// The device has a control queue, through which the driver sets the number of queue pairs in
+    /// use.
     pub const CTRL_VQ: u64 = 1 << 17;
-    /// Several queue pairs.
+    /// The device supports several queue pairs.
     pub const MQ: u64 = 1 << 22;
-    /// All writes are logged, because a migration runs. This bit belongs to vhost, not to virtio.
+    /// The back end logs all writes, because a migration runs. This bit belongs to vhost, not to
+    /// virtio.
     pub const LOG_ALL: u64 = 1 << 26;
     /// A header may share its descriptor with the frame.
     pub const ANY_LAYOUT: u64 = 1 << 27;
@@ -46,9 +48,9 @@ pub mod virtio {
 
 /// Protocol feature bits of vhost-user.
 pub mod protocol {
-    /// Several queue pairs: `GET_QUEUE_NUM`.
+    /// The back end supports several queue pairs: `GET_QUEUE_NUM`.
     pub const MQ: u64 = 1 << 0;
-    /// The dirty log is a file: `SET_LOG_BASE` has a descriptor.
+    /// The dirty log is a file, whose descriptor is attached to `SET_LOG_BASE`.
     pub const LOG_SHMFD: u64 = 1 << 1;
     /// `SEND_RARP`: the back end announces the virtual machine's MAC.
     pub const RARP: u64 = 1 << 2;
@@ -79,7 +81,7 @@ pub struct Offer {
     pub queue_pairs: u16,
     /// The interface's MAC.
     pub mac: [u8; 6],
-    /// Bytes of IP in the longest packet.
+    /// Maximum bytes of an IP packet.
     pub mtu: u16,
     /// Whether each side may leave checksums to the other.
     pub checksum: bool,
@@ -110,7 +112,8 @@ impl Offer {
         bits
     }
 
-    /// Returns rings of a connection: two for each pair, and a control queue beside several pairs.
+    /// Returns the number of rings of a connection: two for each pair, and a control queue if the
+    /// offer has several pairs.
     #[must_use]
     pub(crate) const fn rings(&self) -> usize {
         let pairs = self.queue_pairs as usize;
@@ -156,8 +159,8 @@ impl VirtioFeatures {
         self.0 & mask == mask
     }
 
-    /// Returns the number of the control queue, if the back end serves it; `queue_pairs` are
-    /// offered.
+    /// Returns the ring number of the control queue, if the back end serves it. `queue_pairs` is
+    /// the number of pairs offered.
     #[must_use]
     pub(crate) const fn control_ring(self, queue_pairs: u16) -> Option<usize> {
         match (self.has(virtio::CTRL_VQ), self.has(virtio::MQ)) {
@@ -168,7 +171,7 @@ impl VirtioFeatures {
         }
     }
 
-    /// Returns bytes of the header in front of each frame.
+    /// Returns the length of the header in front of each frame, bytes.
     #[must_use]
     #[inline]
     pub const fn header_bytes(self) -> usize {

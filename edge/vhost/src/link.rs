@@ -1,8 +1,8 @@
 //! The state of the virtual machine's link.
 
 /// Time without a driver domain after which the virtual machine's link is down. A restarted driver
-/// domain connects much sooner: without this delay, the guest's network manager would configure the
-/// interface again at each restart.
+/// domain connects much sooner. Without this delay, the guest's network manager would reconfigure
+/// the interface at each restart.
 pub const DOWN_AFTER_NS: u64 = 1_000_000_000;
 
 /// The link, as the virtual machine sees it.
@@ -28,7 +28,7 @@ impl VmLink {
         self.is_up
     }
 
-    /// Records whether the interface has a driver domain; returns whether the link changes.
+    /// Records whether the interface has a driver domain. Returns whether the link's state changes.
     pub(crate) fn set(&mut self, is_connected: bool, now_ns: u64) -> bool {
         let is_up = match (is_connected, self.lost_ns) {
             (true, _) => {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_outage_takes_it_down_until_its_end() {
+    fn a_long_outage_takes_the_link_down_until_it_ends() {
         let mut link = VmLink::default();
         link.set(false, 5);
         assert!(link.set(false, 5 + DOWN_AFTER_NS));

@@ -70,8 +70,8 @@ impl DirtyLog {
     }
 
     /// Sets a bit of the word at an offset. Other devices set bits of the same word, and the front
-    /// end clears all by writing zero. So a bit that a swap has overwritten is set again. If a bit
-    /// is set twice, the front end sends one more page.
+    /// end clears all by writing zero. Therefore a bit that was lost to a concurrent swap is set
+    /// again. If a bit is set twice, the front end only sends a page again.
     fn set(&self, word: usize, bit: u32) -> Result<(), shmem::Fault> {
         let before = self.bits.load_u32(word)?;
         if before & bit != 0 {

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 /// Maximum number of regions of a virtual machine.
 pub const REGIONS_MAX: usize = 32;
 
-/// A region as the front end describes it.
+/// A region of memory as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// First guest physical address.
@@ -125,7 +125,7 @@ impl VmMemory {
 
     /// Unmaps a region, if it is mapped.
     pub fn remove(&mut self, region: &Description, system: &mut dyn System) {
-        // The offset may differ: a front end need not repeat it.
+        // The offset is ignored, because a front end need not repeat it.
         let is_it = |known: &VmRegion| {
             let known = known.description;
             (known.gpa, known.bytes, known.uva) == (region.gpa, region.bytes, region.uva)
@@ -135,7 +135,7 @@ impl VmMemory {
         }
     }
 
-    /// Unmaps all regions; the log stays.
+    /// Unmaps all regions, but keeps the log.
     pub fn clear(&mut self, system: &mut dyn System) {
         for region in self.regions.drain(..) {
             system.unmap(region.span);
@@ -149,7 +149,8 @@ impl VmMemory {
         }
     }
 
-    /// Returns the memory at a guest physical address: `bytes` bytes, or as many as the region has.
+    /// Returns the memory at a guest physical address: `bytes` bytes, or fewer if the region ends
+    /// sooner.
     #[must_use]
     #[inline]
     pub fn at(&self, gpa: u64, bytes: usize) -> Option<Span> {
@@ -169,8 +170,8 @@ impl VmMemory {
         Some(span)
     }
 
-    /// Returns the `bytes` bytes at an address in the front end's address space, which must lie in
-    /// one region, and their guest physical address.
+    /// Returns the `bytes` bytes at an address in the front end's address space, with their guest
+    /// physical address. They must lie in one region.
     #[must_use]
     pub fn at_uva(&self, uva: u64, bytes: usize) -> Option<(Span, u64)> {
         self.regions.iter().find_map(|region| {
@@ -193,7 +194,7 @@ impl VmMemory {
         self.logs && self.log.is_none()
     }
 
-    /// Logs that `bytes` bytes starting at an address were written, while writes are logged.
+    /// Logs a write of `bytes` bytes at an address, if logging is active.
     #[inline]
     pub fn wrote(&self, gpa: u64, bytes: usize) {
         if self.logs {
@@ -209,8 +210,8 @@ impl VmMemory {
         }
     }
 
-    /// Checks that every write so far was logged. Otherwise the virtual machine's memory would be
-    /// corrupt after the migration.
+    /// Checks that every write so far was logged. After a missing write, the virtual machine's
+    /// memory would be corrupt at the destination.
     ///
     /// # Errors
     /// The log is shorter than the memory, or the front end has truncated it.

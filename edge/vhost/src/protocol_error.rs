@@ -2,7 +2,7 @@
 
 use crate::request::VhostRequest;
 
-/// Reason for which the shim ends a connection. The message is printed on the shim's console.
+/// Reason why the shim ends a connection. The message is printed on the shim's console.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
     /// The front end has closed the connection.
@@ -20,7 +20,7 @@ pub enum ProtocolError {
     /// A request that no offered feature includes.
     #[error("request {0} is not supported")]
     Unknown(u32),
-    /// The payload exceeds the maximum of all requests.
+    /// The payload is longer than that of any request.
     #[error("request {request} has a payload of {bytes} bytes")]
     TooLong {
         /// The request's code.
@@ -28,10 +28,10 @@ pub enum ProtocolError {
         /// Announced length in bytes.
         bytes: u32,
     },
-    /// The payload is shorter than the request requires.
+    /// The payload is too short for the request.
     #[error("{0:?} has a payload of {1} bytes, which is too short")]
     TooShort(VhostRequest, usize),
-    /// The message has more or fewer descriptors than the request takes.
+    /// The number of descriptors does not match the request.
     #[error("{0:?} has a wrong number of descriptors: {1}")]
     Descriptors(VhostRequest, usize),
     /// Features that were not offered.
@@ -40,13 +40,13 @@ pub enum ProtocolError {
     /// A ring that the device does not have.
     #[error("ring {0} does not exist")]
     Ring(u32),
-    /// A ring size that is no power of two, or too large.
+    /// A ring size that is not a power of two, or that is too large.
     #[error("a ring cannot have {0} entries")]
     RingSize(u32),
     /// Ring addresses outside the memory, or not aligned.
     #[error("the addresses of ring {0} lie outside the memory, or are not aligned")]
     RingAddress(usize),
-    /// A ring without a kick descriptor would have to be polled.
+    /// A ring without a kick descriptor, which the shim would have to poll.
     #[error("ring {0} has no kick descriptor")]
     NoKick(usize),
     /// A region that is empty, not aligned, wraps, or overlaps another one.
@@ -79,7 +79,7 @@ pub enum ProtocolError {
     /// A write could not be logged while a migration runs.
     #[error("the log of written pages has no bit for the page at {0:#x}")]
     Unlogged(u64),
-    /// The system does not wait for a kick descriptor.
+    /// The system cannot wait for a kick descriptor.
     #[error("the kick descriptor of ring {0} cannot be waited for: {1}")]
     Watch(usize, std::io::Error),
 }

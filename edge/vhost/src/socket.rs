@@ -23,7 +23,7 @@ pub(crate) struct VmmSocket {
 }
 
 impl VmmSocket {
-    /// Takes a connected stream, and makes it nonblocking.
+    /// Takes a connected stream and makes it nonblocking.
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, ProtocolError> {
         nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
         Ok(Self {
@@ -58,7 +58,8 @@ impl VmmSocket {
         }))
     }
 
-    /// Reads until `end` bytes of the message have arrived; returns false if some are missing.
+    /// Reads until `end` bytes of the message have arrived. Returns false if some are still
+    /// missing.
     fn fill(&mut self, end: usize) -> Result<bool, ProtocolError> {
         while self.have < end {
             let room = match self.have.checked_sub(HEADER_BYTES) {
@@ -85,8 +86,8 @@ impl VmmSocket {
         Ok(true)
     }
 
-    /// Sends a reply. Returns an error if the buffer is full, because the front end reads no
-    /// replies.
+    /// Sends a reply. Returns an error if the buffer is full, which means that the front end reads
+    /// no replies.
     pub(crate) fn send(&self, reply: &[u8]) -> Result<(), ProtocolError> {
         match rustix::io::write(&self.fd, reply) {
             Ok(sent) if sent == reply.len() => Ok(()),
@@ -103,8 +104,8 @@ impl AsFd for VmmSocket {
     }
 }
 
-/// Reads bytes and appends the descriptors that arrived with them; returns the number of bytes, and
-/// whether there were more descriptors than a message may have.
+/// Reads bytes and appends the descriptors that arrived with them. Returns the number of bytes, and
+/// whether the kernel discarded descriptors in excess of a message's maximum.
 pub(crate) fn read(
     fd: BorrowedFd<'_>,
     bytes: &mut [u8],

@@ -18,11 +18,11 @@ pub trait System {
     /// Unmaps a region, exactly as [`System::map`] returned it.
     fn unmap(&mut self, region: Span);
 
-    /// Adds a descriptor to those that end the shim's sleep: by edges, or as long as it is
-    /// readable.
+    /// Lets a descriptor wake the shim: at each edge if `edges` is true, otherwise as long as the
+    /// descriptor is readable.
     ///
     /// # Errors
-    /// The descriptor cannot be waited for.
+    /// The system cannot wait for the descriptor.
     fn watch(&mut self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()>;
 
     /// Removes a descriptor that [`System::watch`] added, before it is closed.

@@ -8,7 +8,7 @@ use crate::socket::nonblocking;
 use crate::system::System;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A ring. It runs while it has a size, addresses, a kick descriptor, and is enabled.
+/// A ring. It runs while it has a size, addresses and a kick descriptor, and is enabled.
 #[derive(Debug, Default)]
 pub(crate) struct Vring {
     pub(crate) size: u16,
@@ -37,7 +37,7 @@ impl Vring {
         let Some(addresses) = &self.addresses else {
             return;
         };
-        // A write before the log arrives would not be recorded in it.
+        // A write before the log arrives would not be logged.
         if self.kick.is_none() || !is_enabled || self.broken.is_some() || memory.lacks_log() {
             return;
         }
@@ -48,8 +48,8 @@ impl Vring {
         let event_idx = features.has(virtio::EVENT_IDX);
         self.queue = SplitRing::new(memory, &addresses, self.size, event_idx, self.base);
         if self.queue.is_some() && !was_running {
-            // An earlier back end may have died after returning a chain and before notifying the
-            // driver.
+            // An earlier back end may have exited after it returned a chain and before it notified
+            // the driver.
             self.call();
         }
     }
@@ -90,7 +90,7 @@ impl Vring {
     /// Replaces the call descriptor, which may be a full, blocking pipe.
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.call = notifier(call)?;
-        // The driver may wait for a notification that the old one received.
+        // The driver may still wait for a notification that was sent through the old descriptor.
         self.call();
         Ok(())
     }

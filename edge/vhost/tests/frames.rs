@@ -1,4 +1,4 @@
-//! Frames both ways, with and without each feature.
+//! Frames in both directions, with and without each feature.
 
 use nic::{Checksum, Frame, Gso, GsoKind, Nic, Notified, Offload};
 use vhost_edge::features::virtio::*;
@@ -44,7 +44,7 @@ fn header_of(features: u64) -> usize {
     }
 }
 
-/// Every combination of features that change the layout of frames in a ring.
+/// Returns every combination of the features that change the layout of frames in a ring.
 fn layouts() -> impl Iterator<Item = u64> {
     let bits = [MRG_RXBUF, INDIRECT_DESC, EVENT_IDX, VERSION_1, ANY_LAYOUT];
     (0..1_u32 << bits.len()).map(move |choice| {
@@ -152,7 +152,11 @@ fn a_driver_without_offloads_gets_plain_packets() {
     assert_eq!((report.sent, report.refused), (1, 0));
     let mut total = 0;
     while let Some(packet) = rig.front.received(0, 12) {
-        assert_eq!(packet[..10], [0; 10], "nothing is left to the driver");
+        assert_eq!(
+            packet[..10],
+            [0; 10],
+            "the driver has no offload to perform"
+        );
         total += packet.len() - 12 - 54;
         assert!(packet.len() <= 12 + 1514);
     }
@@ -166,7 +170,11 @@ fn a_driver_without_offloads_gets_plain_packets() {
     assert_eq!(rig.tx(0, std::slice::from_ref(&frame)).sent, 1);
     let packet = rig.front.received(0, 12).unwrap();
     assert_eq!(packet[..10], [0; 10]);
-    assert_ne!(packet[12 + 50..12 + 52], [0, 0], "the checksum is there");
+    assert_ne!(
+        packet[12 + 50..12 + 52],
+        [0, 0],
+        "the checksum is filled in"
+    );
     frame.recycle(&mut rig.pool);
 }
 
@@ -216,7 +224,7 @@ fn offloads_that_were_not_negotiated_are_dropped() {
 }
 
 #[test]
-fn frames_above_the_mtu_are_refused() {
+fn frames_above_the_mtu_are_dropped() {
     let mut rig = Rig::running(offer(1), 64, VERSION_1);
     rig.front.post(0, &[4096], false, &[]).unwrap();
     assert_eq!(rig.tx_bytes(0, &bytes(1515)).refused, 1);
@@ -229,7 +237,7 @@ fn frames_above_the_mtu_are_refused() {
 }
 
 #[test]
-fn frames_wait_in_the_ring_while_buffers_lack() {
+fn frames_wait_in_the_ring_without_buffers() {
     let mut rig = Rig::running(offer(1), 64, VERSION_1);
     let held = rig.pool.available();
     let mut all: Vec<_> = (0..held - 2)
@@ -252,7 +260,7 @@ fn frames_wait_in_the_ring_while_buffers_lack() {
     assert_eq!(
         rest,
         [bytes(62), bytes(63)],
-        "none is lost, none comes twice"
+        "no frame is lost or duplicated"
     );
     assert!(!rig.ports[0].starved());
 }
@@ -265,8 +273,15 @@ fn frames_wait_while_the_driver_posts_too_little() {
     for _ in 0..2 {
         rig.front.post(0, &[400], false, &[]).unwrap();
     }
-    assert!(rig.ports[0].has_work(), "there are more than before");
-    assert_eq!(rig.tx_bytes(0, &bytes(1000)).waiting, 1, "two of three");
+    assert!(
+        rig.ports[0].has_work(),
+        "the driver has posted more buffers"
+    );
+    assert_eq!(
+        rig.tx_bytes(0, &bytes(1000)).waiting,
+        1,
+        "it needs three buffers"
+    );
     assert_eq!(rig.front.rings[0].ring.used_flags(), 1);
     rig.ports[0].arm();
     assert_eq!(rig.front.rings[0].ring.used_flags(), 0, "the driver kicks");
@@ -275,7 +290,7 @@ fn frames_wait_while_the_driver_posts_too_little() {
     assert!(rig.ports[0].has_work());
     assert_eq!(rig.tx_bytes(0, &bytes(1000)).sent, 1);
     assert_eq!(rig.front.received(0, 12).unwrap()[12..], bytes(1000));
-    // When a ring stops, waiting frames are lost.
+    // Waiting frames are lost when their ring stops.
     assert_eq!(rig.tx_bytes(0, &bytes(1000)).waiting, 1);
     assert!(!rig.ports[0].has_work());
     rig.words(11, [0, 0]);
@@ -303,7 +318,7 @@ fn a_driver_is_notified_only_when_it_wants_to_be() {
             rig.front.received(0, 12).unwrap();
             rig.front.was_called(0)
         };
-        // The first one after the start is always notified.
+        // The first chain after a start is always notified.
         round(false);
         assert!(round(false));
         assert!(!round(true));
@@ -312,7 +327,7 @@ fn a_driver_is_notified_only_when_it_wants_to_be() {
 }
 
 #[test]
-fn kicks_are_wanted_only_while_the_shim_sleeps() {
+fn kicks_are_requested_only_while_the_shim_sleeps() {
     let mut rig = Rig::running(offer(1), 64, VERSION_1);
     rig.ports[0].disarm();
     assert_eq!(rig.front.rings[1].ring.used_flags(), 1);
@@ -333,7 +348,7 @@ fn kicks_are_wanted_only_while_the_shim_sleeps() {
 }
 
 #[test]
-fn eight_queue_pairs_are_distinguished() {
+fn eight_queue_pairs_carry_separate_frames() {
     let mut rig = Rig::running(offer(8), 32, VERSION_1 | MRG_RXBUF);
     for pair in 0..8 {
         let frame = bytes(60 + pair);

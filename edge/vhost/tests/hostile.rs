@@ -1,4 +1,4 @@
-//! Attacks of a virtual machine and of its monitor. Neither stops the shim: a bad chain costs a
+//! Attacks by a virtual machine and by its monitor. Neither stops the shim: a bad chain costs a
 //! frame, a bad ring stops, and a bad message ends the connection.
 
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
@@ -11,7 +11,7 @@ use vhost_edge::testing::{Rig, Session, hostile};
 
 const FEATURES: u64 = virtio::VERSION_1 | virtio::INDIRECT_DESC;
 
-/// Offers one chain of these descriptors to the transmit queue; returns the number of frames
+/// Posts one chain of these descriptors to the transmit queue. Returns the number of frames
 /// received.
 fn frames(rig: &mut Rig, descriptors: &[Descriptor]) -> usize {
     let ring = &mut rig.front.rings[1].ring;
@@ -26,7 +26,7 @@ fn frames(rig: &mut Rig, descriptors: &[Descriptor]) -> usize {
     assert_eq!(
         ring.used_index(),
         before.wrapping_add(1),
-        "returned at once"
+        "returned immediately"
     );
     assert_eq!(rig.buffers_out(), 0);
     count
@@ -75,7 +75,11 @@ fn indirect_tables_do_not_nest_or_loop() {
     let inside = rig.front.at(1 << 20, 4096);
     let table = |bytes| descriptor(at, bytes, INDIRECT, 0);
     inside.write(&table(16).encode()).unwrap();
-    assert_eq!(frames(&mut rig, &[table(16)]), 0, "a table in a table");
+    assert_eq!(
+        frames(&mut rig, &[table(16)]),
+        0,
+        "an indirect table in another one"
+    );
     inside
         .write(&descriptor(at + 64, 72, NEXT, 0).encode())
         .unwrap();
@@ -86,7 +90,7 @@ fn indirect_tables_do_not_nest_or_loop() {
     assert_eq!(
         frames(&mut rig, &[table(16)]),
         0,
-        "behind the end of the table"
+        "beyond the end of the table"
     );
     for bytes in [0, 15, 17, 16 * 1025, u32::MAX] {
         assert_eq!(frames(&mut rig, &[table(bytes)]), 0, "{bytes} bytes");
@@ -95,7 +99,7 @@ fn indirect_tables_do_not_nest_or_loop() {
     assert_eq!(
         frames(&mut rig, &[both, sound(0, 0)]),
         0,
-        "a table and a next one"
+        "an indirect table and a next descriptor"
     );
     inside
         .write(&descriptor(at + 64, 72, 0, 0).encode())
@@ -188,7 +192,7 @@ fn an_index_that_jumps_stops_its_ring() {
         assert_eq!(err, Ok(8), "the front end is notified");
         assert!(!rig.front.is_closed());
         rig.front.post(3, &[72], false, &[0; 72]).unwrap();
-        assert_eq!(rig.rx_bytes(1).len(), 1, "the other pair goes on");
+        assert_eq!(rig.rx_bytes(1).len(), 1, "the other pair continues");
         // The driver resets the ring.
         rig.front.rings[1].ring.avail = 0;
         rig.front.rings[1].ring.publish();
@@ -384,7 +388,7 @@ fn payloads_beyond_the_bound_are_not_read() {
 }
 
 #[test]
-fn a_partial_message_blocks_no_other_client() {
+fn a_partial_message_does_not_block_other_clients() {
     let mut rig = rig();
     let message = [
         [18, 1, 8].map(u32::to_le_bytes).concat(),
@@ -419,7 +423,7 @@ fn descriptors_where_none_belong_are_closed() {
             assert_eq!(read.unwrap(), 0, "every copy is closed");
         }
     }
-    // A byte at a time, each with as many descriptors as the kernel accepts at once.
+    // Each byte has as many descriptors as the kernel accepts in one message.
     let mut rig = rig();
     for byte in [1_u32, 1, 0].map(u32::to_le_bytes).concat() {
         let fds = vec![rig.front.file.as_fd(); 8];
@@ -430,7 +434,7 @@ fn descriptors_where_none_belong_are_closed() {
 }
 
 #[test]
-fn a_request_with_too_few_descriptors_ends_it() {
+fn too_few_descriptors_end_the_connection() {
     for request in [5, 6, 7, 12, 13, 14, 21, 37] {
         let mut rig = rig();
         let mut payload = vec![0; 40];
@@ -449,7 +453,7 @@ fn a_front_end_that_reads_no_replies_is_closed() {
     while send(&rig.front.socket, &header, &[]) {
         sent += 1;
         rig.serve();
-        assert!(sent < 100_000, "replies pile up without end");
+        assert!(sent < 100_000, "the queue of unread replies is unbounded");
     }
     assert!(sent > 10);
 }
@@ -481,7 +485,7 @@ fn tiny_buffers_bound_the_work_of_a_frame() {
 
 #[test]
 fn random_messages_and_rings_break_nothing() {
-    // A short walk; the fuzz body `vhost` continues it.
+    // This short run is a smoke test. The fuzz body `vhost` runs far more cases.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut byte = || {
         state ^= state << 13;

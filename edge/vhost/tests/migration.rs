@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 const FEATURES: u64 = virtio::VERSION_1 | virtio::MRG_RXBUF;
 /// Bytes of a log with a bit for each page of the front end's memory.
 const LOG_BYTES: u64 = 64 << 10;
-/// Its offset in its file, which is not a page boundary.
+/// The log's offset in its file, which is not a page boundary.
 const LOG_AT: u64 = 64;
 
 /// The front end's log.
@@ -33,7 +33,7 @@ impl Log {
         Self { file, mapped }
     }
 
-    /// Sends its first `bytes` bytes to the back end; returns the reply.
+    /// Sends a log of the first `bytes` bytes to the back end. Returns the reply.
     fn send(&self, rig: &mut Rig, bytes: u64) -> Option<Vec<u8>> {
         let file = self.file.try_clone().unwrap();
         let payload = [bytes, LOG_AT].map(u64::to_le_bytes).concat();
@@ -50,7 +50,7 @@ impl Log {
         self.mapped.span().skip((LOG_AT + page / 8) as usize)
     }
 
-    /// Returns whether the page of an address is dirty.
+    /// Returns whether the page that contains an address is dirty.
     fn has(&self, gpa: u64) -> bool {
         let page = gpa / PAGE as u64;
         let mut byte = [0; 1];
@@ -58,13 +58,13 @@ impl Log {
         byte[0] >> (page % 8) & 1 == 1
     }
 
-    /// Clears all bits, as a front end that now sends the pages.
+    /// Clears all bits, as a front end does before it sends the pages.
     fn clear(&self) {
         self.byte(0).take(LOG_BYTES as usize).fill(0).unwrap();
     }
 }
 
-/// Sends features with or without logging, and the rings' addresses.
+/// Enables or disables logging in the features and in the rings' addresses.
 fn log_all(rig: &mut Rig, logs: bool) {
     let all = if logs { virtio::LOG_ALL } else { 0 };
     let features = rig.front.features | virtio::PROTOCOL_FEATURES;
@@ -101,7 +101,10 @@ fn written_pages_are_logged_during_a_migration() {
     assert!(log.has(places[0]));
     assert!(log.has(used_ring(&rig, 0)));
     assert!(!log.has(places[1] + 4096), "nothing was written there");
-    assert!(!log.has(used_ring(&rig, 1)), "of another ring");
+    assert!(
+        !log.has(used_ring(&rig, 1)),
+        "the used ring of another queue"
+    );
     rig.front.post(1, &[72], false, &[0; 72]).unwrap();
     assert_eq!(rig.rx_bytes(0).len(), 1);
     assert!(
@@ -115,8 +118,8 @@ fn written_pages_are_logged_during_a_migration() {
     assert!(!log.has(places[0]), "the migration is over");
 }
 
-/// A virtual machine that is reset, or a shim that is restarted, while a migration runs: QEMU sends
-/// the log last.
+/// A virtual machine may be reset, or a shim restarted, while a migration runs. QEMU then sends the
+/// log last.
 #[test]
 fn rings_wait_for_the_log() {
     let mut rig = Rig::running(offer(1), 64, FEATURES);
@@ -128,7 +131,10 @@ fn rings_wait_for_the_log() {
     assert_eq!(rig.tx_bytes(0, &[1; 60]).sent, 0);
     let log = Log::new();
     log.start(&mut rig);
-    assert!(log.has(used_ring(&rig, 0)), "may have been written before");
+    assert!(
+        log.has(used_ring(&rig, 0)),
+        "an earlier shim may have written it"
+    );
     assert_eq!(rig.rx_bytes(0).len(), 1);
     assert_eq!(rig.tx_bytes(0, &[1; 60]).sent, 1);
     // The driver resets the device while the migration runs.
@@ -186,7 +192,7 @@ fn a_write_that_is_not_logged_ends_the_connection() {
         assert_eq!(
             rig.words(11, [0, 0]),
             None,
-            "{what}: no ring is said to stop"
+            "{what}: no ring reports a stop"
         );
         assert!(rig.front.is_closed(), "{what}");
         rig.restart();
@@ -195,7 +201,7 @@ fn a_write_that_is_not_logged_ends_the_connection() {
 }
 
 #[test]
-fn logs_that_cannot_be_are_refused() {
+fn invalid_logs_are_refused() {
     for (bytes, offset) in [
         (0, 0),
         (64, 4),
@@ -220,7 +226,7 @@ enum Op {
     Send(usize),
     /// The driver posts a chain of buffers of these lengths.
     Post(Vec<usize>),
-    /// The driver takes back what was returned.
+    /// The driver takes back returned chains.
     Reap,
     /// The shim takes frames.
     Rx,
@@ -294,7 +300,8 @@ impl MigratingVm {
         assert!(!self.rig.front.is_closed());
     }
 
-    /// Takes the place of a step of the driver, whose writes its processor logs.
+    /// Executes a step. The driver's own writes are not checked, because the hypervisor tracks the
+    /// pages that a virtual machine's processors write.
     fn apply(&mut self, op: Op) {
         self.frames = self.frames.wrapping_add(1);
         let byte = self.frames;

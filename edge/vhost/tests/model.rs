@@ -11,8 +11,8 @@ use vhost_edge::testing::{Rig, Session};
 /// A step of the test.
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver sends a frame of this many bytes in buffers of these lengths and a last one for
-    /// the rest; the flag selects an indirect table.
+    /// The driver sends a frame of this many bytes in buffers of these lengths, and one more buffer
+    /// for the rest. The flag selects an indirect table.
     Send(usize, Vec<usize>, bool),
     /// The shim takes at most this number of frames.
     Rx(usize),
@@ -20,7 +20,7 @@ enum Op {
     Post(Vec<usize>, bool),
     /// The shim delivers a frame of this many bytes.
     Tx(usize),
-    /// The driver takes back what was returned.
+    /// The driver takes back returned chains.
     Reap,
     /// The shim sleeps and wakes.
     Sleep,
@@ -45,8 +45,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// The frames that each side has sent and the other one has not received, and the bytes of the
-/// receive chains that the device has.
+/// The frames in flight in each direction, and the lengths of the receive chains that the device
+/// has.
 struct Model {
     rig: Rig,
     header: usize,
@@ -142,8 +142,9 @@ impl Model {
         assert_eq!(self.rig.counter("vm_broken_rings"), 0);
     }
 
-    /// A frame passes if the posted chains hold it. One that does not fit a single chain costs that
-    /// chain, unless buffers are mergeable. A first chain without room for the header is lost, too.
+    /// A frame passes if it fits in the posted chains. Unless buffers are mergeable, a frame that
+    /// does not fit in a single chain costs that chain. A first chain without space for the header
+    /// is lost, too.
     fn send(&mut self, len: usize) {
         let frame = self.frame(len);
         let report = self.rig.tx_bytes(0, &frame);
@@ -159,7 +160,7 @@ impl Model {
         if report.sent == 0 {
             assert_eq!(report.waiting == 1, merges || self.posted.is_empty());
             if report.refused == 1 {
-                // An empty frame marks the chain that returns without bytes.
+                // An empty frame represents the chain that is returned without bytes.
                 self.posted.pop_front();
                 self.to_vm.push_back(Vec::new());
             }

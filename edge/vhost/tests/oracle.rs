@@ -1,6 +1,6 @@
-//! Compares the split ring with `virtio-queue`, rust-vmm's device side. Each serves the same driver
-//! in a separate memory. Both must read the same chains, write the same used rings and send the
-//! same notifications.
+//! Compares the split ring with `virtio-queue`, rust-vmm's device side. Each device serves the same
+//! driver in a separate memory. Both must read the same chains, write the same used rings and send
+//! the same notifications.
 
 use proptest::prelude::*;
 use std::fs::File;
@@ -25,7 +25,7 @@ enum Op {
     Serve(usize),
     /// The driver takes back the returned chains.
     Reap,
-    /// The driver wants a notification after this many more chains, or none.
+    /// The driver requests a notification after this many more chains, or no notification.
     Want(u16, bool),
     /// The device is about to sleep.
     Arm,
@@ -51,9 +51,9 @@ struct Both {
     oracle: OracleQueue,
     event_idx: bool,
     has_published: bool,
-    /// Whether the driver wants no notification, without event indices.
+    /// Whether the driver has disabled notifications; used without event indices.
     suppressed: bool,
-    /// Holds the mappings.
+    /// Keeps the mappings alive.
     _system: ProcessSystem,
 }
 
@@ -116,7 +116,7 @@ impl Both {
         }
     }
 
-    /// Serves one chain on both sides; returns false if there is none.
+    /// Serves one chain on both sides. Returns false if the rings have none.
     fn serve(&mut self, chain: &mut DescriptorChain) -> bool {
         let taken = self
             .queue
@@ -161,7 +161,7 @@ impl Both {
                     let expected = self.oracle.needs_notification(&self.oracle_memory).unwrap();
                     let first = !std::mem::replace(&mut self.has_published, true);
                     match self.event_idx {
-                        // After a start the device notifies once more than needed.
+                        // After a start the device sends one unnecessary notification.
                         true if first => assert!(notifies),
                         true => assert_eq!(notifies, expected),
                         // The oracle ignores the driver's flag.
@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn both_devices_serve_a_driver_alike(ops in ops(), event_idx: bool) {
+    fn both_devices_serve_a_driver_identically(ops in ops(), event_idx: bool) {
         let mut both = Both::new(event_idx);
         for op in ops {
             both.apply(op);

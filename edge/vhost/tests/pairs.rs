@@ -1,4 +1,4 @@
-//! Several queue pairs: those that are in use, and the control queue.
+//! Several queue pairs: steering over the pairs in use, and the control queue.
 
 use nic::Notified;
 use vhost_edge::features::virtio::{CTRL_VQ, EVENT_IDX, MQ, MRG_RXBUF, VERSION_1};
@@ -9,7 +9,7 @@ use vhost_edge::testing::{Rig, Session};
 const FEATURES: u64 = VERSION_1 | MRG_RXBUF | EVENT_IDX | MQ;
 const SET_PAIRS: [u8; 2] = [4, 0];
 
-/// Returns a frame of UDP from a port.
+/// Returns a UDP frame from a port.
 fn frame(port: u16, number: u8) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 9, 8, 0]);
@@ -130,7 +130,11 @@ fn the_driver_sets_its_pairs_by_the_control_queue() {
         }
         received(rig, 2).iter().map(Vec::len).collect()
     };
-    assert_eq!(lengths(&mut rig), [2, 0], "one until the driver sets more");
+    assert_eq!(
+        lengths(&mut rig),
+        [2, 0],
+        "only one pair until the driver sets more"
+    );
     let set = |rig: &mut Rig, command: &[u8]| {
         let place = rig.front.command(4, command);
         assert!(rig.ports[0].has_work(), "a command is work");
@@ -156,7 +160,8 @@ fn the_driver_sets_its_pairs_by_the_control_queue() {
 fn a_broken_control_queue_stops_only_itself() {
     let mut rig = Rig::with_queues(offer(2), 64, 2);
     rig.start(FEATURES | CTRL_VQ);
-    // A chain without space for an answer, one that loops, and an index that jumps.
+    // The errors are a chain without space for an answer, a chain that loops, and an index that
+    // jumps.
     for (flags, next) in [(0, 0), (NEXT, 0)] {
         let ring = &mut rig.front.rings[4].ring;
         let gpa = vhost_edge::testing::front::GPA;

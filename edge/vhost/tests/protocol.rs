@@ -1,4 +1,4 @@
-//! Requests as QEMU and User-Mode Linux send them, and those that end a connection.
+//! Requests as QEMU and User-Mode Linux send them.
 
 use nic::{Buffers, Nic, Notified};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, ftruncate, memfd_create};
@@ -78,7 +78,7 @@ fn the_configuration_space_is_read() {
     assert_eq!(
         rig.request(24, &ask(250, 7), &[]),
         Some(vec![]),
-        "behind the end"
+        "beyond the end of the space"
     );
     assert_eq!(rig.request(24, &ask(u32::MAX, 2), &[]), Some(vec![]));
     assert!(!rig.front.is_closed());
@@ -92,7 +92,11 @@ fn requested_acknowledgements_are_sent() {
         rig.serve();
         rig.front.reply().map(|reply| reply[0])
     };
-    assert_eq!(ask(&mut rig, 3, 0), None, "not before it is negotiated");
+    assert_eq!(
+        ask(&mut rig, 3, 0),
+        None,
+        "acknowledgements are not negotiated yet"
+    );
     assert_eq!(ask(&mut rig, 16, protocol::REPLY_ACK), Some(0), "by itself");
     assert_eq!(ask(&mut rig, 3, 0), Some(0));
     assert_eq!(ask(&mut rig, 20, 1500), Some(0), "an MTU that fits");
@@ -118,7 +122,7 @@ fn rings_may_be_enabled_before_features() {
     assert!(passes(&mut rig));
     rig.words(18, [1, 0]);
     rig.front.post(1, &[72], false, &[0; 72]).unwrap();
-    assert!(rig.rx_bytes(0).is_empty(), "a disabled ring rests");
+    assert!(rig.rx_bytes(0).is_empty(), "a disabled ring is not read");
     rig.words(18, [1, 1]);
     assert_eq!(rig.rx_bytes(0).len(), 1);
 }
@@ -167,7 +171,7 @@ fn repeated_regions_are_mapped_once() {
         rig.request(5, &whole, &[file]);
     }
     assert!(passes(&mut rig));
-    // Removed twice, as for two queue pairs.
+    // The front end removes the region once for each of two queue pairs.
     let payload = table(&[region], 0);
     for _ in 0..2 {
         let file = file(&rig);
@@ -180,7 +184,7 @@ fn repeated_regions_are_mapped_once() {
     rig.rx_bytes(0);
     assert!(
         passes(&mut rig),
-        "rings start again when their memory is back"
+        "rings restart when their memory is mapped again"
     );
 }
 
@@ -282,7 +286,7 @@ fn a_second_front_end_is_refused_and_the_next_served() {
     let features = [1_u32, 1, 0].map(u32::to_le_bytes).concat();
     let mut second = UnixStream::connect_addr(&address).unwrap();
     assert!(serve());
-    assert_eq!(second.read(&mut [0; 1]).unwrap(), 0, "closed at once");
+    assert_eq!(second.read(&mut [0; 1]).unwrap(), 0, "closed immediately");
     assert!(send(&first, &features, &[]));
     assert!(serve());
     assert_eq!(
@@ -365,10 +369,10 @@ fn the_mac_is_announced_when_the_driver_first_runs() {
         (0, true)
     );
     taken.into_iter().for_each(|buffer| rig.pool.put(buffer.id));
-    assert_eq!(announced(&mut rig).len(), 1, "when there is a buffer");
+    assert_eq!(announced(&mut rig).len(), 1, "when a buffer is available");
     rig.words(11, [0, 0]);
     rig.start_ring(0);
-    assert_eq!(announced(&mut rig).len(), 0, "the driver was reloaded");
+    assert_eq!(announced(&mut rig).len(), 0, "the driver was only reloaded");
     rig.number(19, 0x0605_0403_0201);
     assert_eq!(announced(&mut rig).len(), 1, "at the front end's request");
     rig.restart();
@@ -376,7 +380,7 @@ fn the_mac_is_announced_when_the_driver_first_runs() {
     assert!(passes(&mut rig));
 }
 
-/// If the flag that disables notifications stayed set, the driver would wait for ever.
+/// If the flag that disables notifications stayed set, the driver would wait forever.
 #[test]
 fn a_ring_that_was_disarmed_is_armed_after_a_restart() {
     for restart in [true, false] {
@@ -394,7 +398,7 @@ fn a_ring_that_was_disarmed_is_armed_after_a_restart() {
 }
 
 #[test]
-fn the_state_of_the_driver_is_counted() {
+fn counters_report_the_state_of_the_driver() {
     let mut rig = Rig::connected(offer(2), 64);
     let state = |rig: &Rig| {
         ["vm_connected", "vm_features", "vm_mtu", "vm_queue_pairs"].map(|name| rig.counter(name))

@@ -6,7 +6,7 @@ use crate::queue::{BadChain, CopyDirection, DescriptorChain, RingError, ShortCha
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
-/// Bit of a header's segmentation type: segments have congestion marks.
+/// Bit of a header's segmentation type: the segments carry ECN congestion marks.
 const GSO_ECN: u8 = 0x80;
 /// Offset of the segmentation type in a header.
 const GSO_TYPE: usize = 1;
@@ -22,7 +22,7 @@ pub(super) struct FromVm {
     pub(super) starved: bool,
     /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
     pub(super) has_other: bool,
-    /// Whether that run moved no frame, so that the next one first reads a single chain.
+    /// Whether that run moved no frame. The next run then first reads a single chain.
     pub(super) in_vain: bool,
 }
 
@@ -46,8 +46,8 @@ impl FromVm {
         self.has_other = false;
     }
 
-    /// Returns whether the last run ended before its budget was used, so that the next one would
-    /// end at once.
+    /// Returns whether the last run ended before its budget was used. The next run would end
+    /// immediately.
     pub(super) fn has_stopped(&self) -> bool {
         self.starved || self.has_other
     }
@@ -176,8 +176,8 @@ fn fill(
     Ok(frame.snapshot()?)
 }
 
-/// Returns the offloads that a header requests. It must not request one that the driver has not
-/// negotiated.
+/// Returns the offloads that a header requests. A header must not request an offload that the
+/// driver has not negotiated.
 #[inline]
 fn decode(
     bytes: &[u8; HEADER_MAX],

@@ -94,8 +94,8 @@ impl<S: System> QueueDevice<S> {
         connection.and_then(VmmConnection::control_ring)
     }
 
-    /// Announces the virtual machine's MAC, if that is due. Switches with a stale entry, after a
-    /// migration or a restart, learn from its source.
+    /// Announces the virtual machine's MAC, if an announcement is due. After a migration or a
+    /// restart, switches with a stale entry learn the new port from the frame's source address.
     fn announce(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) {
         if !self.is_first() {
             return;
@@ -107,7 +107,7 @@ impl<S: System> QueueDevice<S> {
         match Frame::from_bytes(&bytes, buffers) {
             Ok(frame) => {
                 out.push(frame);
-                backend.has_announced();
+                backend.record_announcement();
             }
             Err(_) => self.from_vm.starved = true,
         }
@@ -155,7 +155,7 @@ impl<S: System> QueueDevice<S> {
         }
     }
 
-    /// Calls `write` for each run of `items` that belongs to one pair, by the hashes of flows.
+    /// Splits `items` into runs for one pair each, by flow hash, and calls `write` for each run.
     fn tx_pairs<T>(
         &mut self,
         items: &[T],
@@ -215,7 +215,7 @@ impl<S: System> QueueDevice<S> {
 }
 
 impl<S: System> Nic for QueueDevice<S> {
-    /// Returns the capabilities of the offer. The device does in software the offloads that the
+    /// Returns the capabilities of the offer. The device performs in software the offloads that the
     /// driver has not accepted.
     fn caps(&self) -> Caps {
         self.caps
@@ -312,7 +312,7 @@ impl<S: System> Notified for QueueDevice<S> {
             Self::with_ring(backend, ring, |queue, memory| queue.disarm(memory));
         }
         if self.is_first() {
-            backend.wakes();
+            backend.record_wake();
         }
     }
 

@@ -15,7 +15,7 @@ pub(super) const GSO_FRAME_MAX: usize = 65_535 + ETHERNET + VLAN_TAG;
 /// Bytes of the longest header in front of a frame.
 pub(super) const HEADER_MAX: usize = 12;
 
-/// A running ring, and the conditions for frames that pass it.
+/// A running ring, and the limits and features that apply to its frames.
 pub(super) struct RunningRing<'a> {
     pub(super) queue: &'a mut SplitRing,
     pub(super) memory: &'a VmMemory,
@@ -42,16 +42,16 @@ impl BadChains {
 /// A cursor over spans, at which the next bytes are read or written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    /// Number of the span.
+    /// Index of the current span.
     pub(super) at: usize,
-    /// Number of its bytes that were used.
+    /// Number of the span's bytes that were used.
     pub(super) used: usize,
 }
 
 impl Cursor {
     pub(super) const START: Self = Self { at: 0, used: 0 };
 
-    /// Returns up to `most` bytes that lie in one span; none at the end.
+    /// Returns up to `most` bytes that lie in one span, or an empty span at the end.
     #[inline]
     pub(super) fn next(
         &mut self,

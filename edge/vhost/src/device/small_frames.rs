@@ -1,8 +1,8 @@
 //! The fast path: frames without offloads that lie in one buffer each, on both sides.
 //!
-//! Descriptors of a batch are read first. Then each frame is copied while the cache lines of later
-//! ones are fetched, which the virtual machine's processor has written last. All other chains, and
-//! every error, are left to the slow path, which decides and counts.
+//! The device reads the descriptors of a whole batch first. It then copies each frame while the
+//! processor fetches the cache lines of later frames, which the virtual machine's processor wrote
+//! last. The slow path handles and counts all other chains and every error.
 
 use super::QueueDevice;
 use super::from_vm::FromVm;
@@ -45,7 +45,7 @@ impl<S: System> SmallFrames for QueueDevice<S> {
     fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         let flow = |piece: &Piece| {
             let mut head = [0; HEAD];
-            // A frame whose page faults may be assigned to any flow.
+            // If the page faults, any flow will do.
             let _ = piece.span.read(&mut head);
             flow_hash(head.get(..piece.span.len()).unwrap_or(&head))
         };
@@ -116,8 +116,8 @@ impl FromVm {
     }
 }
 
-/// Returns the bytes behind the header in a buffer, if the header asks for no offload and the
-/// length is that of a frame of up to `max_frame` bytes.
+/// Returns the bytes behind the header in a buffer, if the header requests no offload and the
+/// length is valid for a frame of up to `max_frame` bytes.
 #[inline]
 fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Span> {
     /// Compare only flags and segmentation type, because the other fields belong to offloads.
@@ -177,7 +177,7 @@ impl ToVm {
                     break;
                 }
                 let written = write(span, features, piece.span);
-                // Log even after a fault, because a part may have been written.
+                // The write is logged even after a fault, because a part may have been written.
                 memory.wrote(gpa, needed);
                 let (fate, bytes) = match written {
                     Ok(()) => (Delivery::Sent, needed),
@@ -222,7 +222,7 @@ impl ToVm {
 /// Writes a frame behind a header without offloads into a buffer, which is large enough.
 #[inline]
 fn write(buffer: Span, features: VirtioFeatures, frame: Span) -> Result<(), Fault> {
-    /// One buffer, in the header's last field.
+    /// Value of the header's last field: the frame lies in one buffer.
     const BUFFERS: u32 = 1 << 16;
     let header_bytes = features.header_bytes();
     if header_bytes == HEADER_MAX && buffer.addr().is_multiple_of(4) {

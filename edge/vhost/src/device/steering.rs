@@ -1,4 +1,4 @@
-//! Distribution of queue pairs over the queues of the interface.
+//! Assignment of queue pairs to the queues of the interface.
 //!
 //! An interface has a queue for each worker of the driver domain; a virtual machine has any number
 //! of queue pairs. Pair `p` sends to queue `p % queues`. The pairs `q`, `q + queues`, … receive the
@@ -20,34 +20,34 @@ pub(super) const fn tx_ring(pair: usize) -> usize {
 pub(super) struct QueueSteering {
     pub(super) number: usize,
     queues: usize,
-    /// Pairs whose transmit queues it reads.
-    own: usize,
+    /// Number of pairs whose transmit queues this queue reads.
+    pair_count: usize,
 }
 
 impl QueueSteering {
     /// Returns queue `number` of `queues`, with `pairs` queue pairs.
     pub(super) const fn new(number: usize, queues: usize, pairs: usize) -> Self {
-        let own = pairs.saturating_sub(number).div_ceil(queues);
+        let pair_count = pairs.saturating_sub(number).div_ceil(queues);
         Self {
             number,
             queues,
-            own,
+            pair_count,
         }
     }
 
-    /// Returns the pairs whose transmit queues the queue reads, beginning with the one of this
+    /// Returns the pairs whose transmit queues this queue reads. The first pair changes with each
     /// turn.
     pub(super) fn own_pairs(self, turn: usize) -> impl Iterator<Item = usize> {
         let Self {
             number,
             queues,
-            own,
+            pair_count,
         } = self;
-        (0..own).map(move |n| number + (turn + n) % own * queues)
+        (0..pair_count).map(move |n| number + (turn + n) % pair_count * queues)
     }
 
-    /// Returns the pair that receives the first of `frames`, of `in_use` pairs, and how many frames
-    /// it receives before another pair does. `flow` returns the hash of a frame's flow.
+    /// Returns the pair, of the `in_use` pairs, that receives the first of `frames`, and the number
+    /// of consecutive frames that it receives. `flow` returns the hash of a frame's flow.
     #[inline]
     pub(super) fn run_of<T>(
         self,

@@ -14,10 +14,11 @@ use shmem::{Fault, Span};
 /// Maximum number of chains of one frame.
 const CHAINS_MAX: usize = 256;
 
-/// TCP's flag CWR, which only the first segment keeps, in the byte at this offset of the header.
+/// Offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
+/// TCP's flag CWR, which only the first segment keeps.
 const CWR: u8 = 0x80;
-/// Bit of a header's segmentation type: segments have congestion marks.
+/// Bit of a header's segmentation type: the segments carry ECN congestion marks.
 const GSO_ECN: u8 = 0x80;
 const GSO_TYPE: usize = 1;
 
@@ -42,7 +43,7 @@ pub(super) struct ToVm {
 /// The outcome of a frame.
 pub(super) enum Delivery {
     Sent,
-    /// The driver has posted too few buffers, and none was taken.
+    /// The driver has posted too few buffers. The device has taken none.
     Waits,
     /// The frame, or a part of it, was dropped, and chains may be lost.
     Lost,
@@ -184,7 +185,8 @@ impl ToVm {
         })
     }
 
-    /// Takes chains for `needed` bytes and returns their number. On the inner error, takes none.
+    /// Takes chains for `needed` bytes and returns their number. On the inner error, it has taken
+    /// none.
     #[inline]
     fn gather(
         &mut self,
@@ -228,7 +230,7 @@ impl ToVm {
         Ok(Ok(count))
     }
 
-    /// Returns the first `count` chains without contents: a driver that posts unusable chains loses
+    /// Returns the first `count` chains without contents. A driver that posts unusable chains loses
     /// them.
     #[cold]
     fn give_back(
@@ -277,7 +279,7 @@ impl<'a> ChainBuffers<'a> {
         }
     }
 
-    /// Returns up to `most` bytes of free space in one buffer, and their guest physical address.
+    /// Returns up to `most` bytes of free space in one buffer, with their guest physical address.
     #[inline]
     fn next(&mut self, most: usize) -> Result<ChainSegment, Fault> {
         loop {
@@ -299,8 +301,9 @@ impl<'a> ChainBuffers<'a> {
         while !bytes.is_empty() {
             let ChainSegment { span, gpa } = self.next(bytes.len())?;
             let written = span.write(bytes);
-            // Log after the write: otherwise the page could be sent before the write and not again.
-            // Log even after a fault, because a part may have been written.
+            // The write is logged after it happens: otherwise the front end could send the page
+            // before the write and never again. It is logged even after a fault, because a part may
+            // have been written.
             self.memory.wrote(gpa, span.len());
             written?;
             bytes = bytes.get(span.len()..).unwrap_or(&[]);
@@ -357,7 +360,7 @@ fn takes(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
         && (features.has(virtio::GUEST_ECN) || !has_congestion_marks(frame))
 }
 
-/// Returns whether a frame with pending segmentation has the flag CWR.
+/// Returns whether an unsegmented frame has the flag CWR.
 fn has_congestion_marks(frame: &Frame) -> bool {
     let Checksum::Blank { start, .. } = frame.offload.checksum else {
         return false;

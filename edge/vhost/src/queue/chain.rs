@@ -3,7 +3,8 @@
 use crate::memory::VmMemory;
 use shmem::{Fault, Span};
 
-/// Maximum bytes of a chain that are used. A driver may post larger buffers, which no frame fills.
+/// Maximum number of bytes of a chain that the device uses. A driver may post larger buffers, but
+/// no frame fills them.
 const BYTES_MAX: usize = 1 << 17;
 /// Entries of an indirect table.
 const INDIRECT_MAX: u32 = 1024;
@@ -22,7 +23,7 @@ pub enum CopyDirection {
     Read,
     /// The device writes them.
     Write,
-    /// The device reads the first buffers and writes the rest: a command of a control queue.
+    /// The device reads the first buffers and writes the rest, as for a command of a control queue.
     Both,
 }
 
@@ -32,20 +33,20 @@ pub enum BadChain {
     /// The chain has more descriptors than its table: it loops.
     #[error("the chain loops")]
     Loop,
-    /// A descriptor refers to one beyond the end of the table.
+    /// A descriptor names a next descriptor beyond the end of the table.
     #[error("a descriptor outside the table")]
     Outside,
     /// A buffer, or an indirect table, is outside the memory.
     #[error("an address outside the memory")]
     Address,
-    /// An indirect table inside another one, or with a length that is no multiple of a descriptor's
-    /// or too large.
+    /// An indirect table that lies inside another one, is too long, or does not hold a whole number
+    /// of descriptors.
     #[error("an invalid indirect table")]
     Indirect,
     /// A buffer has the wrong direction.
     #[error("a buffer with the wrong direction")]
     Direction,
-    /// More bytes than the longest frame.
+    /// The chain has more bytes than the longest frame.
     #[error("the chain is too long")]
     TooLong,
     /// Memory is not accessible.
@@ -64,7 +65,7 @@ impl From<Fault> for BadChain {
 pub struct ChainSegment {
     /// Its bytes.
     pub span: Span,
-    /// The guest physical address of the first one.
+    /// The guest physical address of the first byte.
     pub gpa: u64,
 }
 
@@ -127,8 +128,8 @@ impl DescriptorTable {
 }
 
 impl ChainEntry {
-    /// Returns the buffer of a chain that consists of only this descriptor and lies in one region;
-    /// `None` for any other chain.
+    /// Returns the buffer of a chain that consists of only this descriptor and lies in one region,
+    /// or `None` for any other chain.
     #[inline]
     pub(super) fn alone(
         &self,
@@ -150,19 +151,19 @@ impl ChainEntry {
 }
 
 impl DescriptorChain {
-    /// Returns the number that the chain is returned under.
+    /// Returns the index of the first descriptor, which identifies the chain when it is returned.
     #[must_use]
     pub fn head(&self) -> u16 {
         self.head
     }
 
-    /// Its buffers, in order.
+    /// Returns the buffers, in order.
     #[must_use]
     pub fn segments(&self) -> &[ChainSegment] {
         &self.segments
     }
 
-    /// Returns the buffers that the device reads, and those that it writes.
+    /// Returns the buffers that the device reads, and the buffers that it writes.
     #[must_use]
     pub fn halves(&self) -> (&[ChainSegment], &[ChainSegment]) {
         self.segments
@@ -170,7 +171,7 @@ impl DescriptorChain {
             .unwrap_or((&self.segments, &[]))
     }
 
-    /// Returns bytes of its buffers.
+    /// Returns the total length of the buffers, bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

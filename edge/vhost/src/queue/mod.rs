@@ -7,10 +7,10 @@
 //! ```
 //!
 //! OWNERSHIP. All three lie in memory that the driver may write, and that the front end may remove,
-//! at any time. The authoritative indices are the private ones of [`SplitRing`]: `next_avail` is
-//! the first chain that was not taken, `next_used` the first entry without a returned chain. Chains
-//! are returned in the order in which they were taken, so both are equal between two calls, and a
-//! new shim resumes from `used.idx`.
+//! at any time. The authoritative indices are private fields of [`SplitRing`]: `next_avail` is the
+//! first chain that was not taken, `next_used` the first entry without a returned chain. Chains are
+//! returned in the order in which they were taken, so both are equal between two calls, and a new
+//! shim resumes from `used.idx`.
 
 mod chain;
 mod short_chain;
@@ -92,8 +92,8 @@ pub struct SplitRing {
 }
 
 impl SplitRing {
-    /// Returns the ring at `addresses`, whose next chain is number `next_avail`. `None` if it is
-    /// not aligned, or not inside the memory.
+    /// Returns the ring at `addresses`, whose next chain is number `next_avail`, or `None` if the
+    /// ring is not aligned or not inside the memory.
     #[must_use]
     pub fn new(
         memory: &VmMemory,
@@ -154,7 +154,7 @@ impl SplitRing {
         self.seen
     }
 
-    /// Returns the number of chains that can be taken, according to the last index read.
+    /// Returns the number of chains that can be taken according to the index read last.
     #[must_use]
     #[inline]
     pub fn known(&self) -> u16 {
@@ -176,9 +176,9 @@ impl SplitRing {
         Ok(count)
     }
 
-    /// Takes the next chain and reads its descriptors into `chain`. The outer error stops the ring;
-    /// on the inner one the caller must still return the chain. Returns `None` if there is no
-    /// chain.
+    /// Takes the next chain and reads its descriptors into `chain`. Returns `None` if the ring has
+    /// no chain. The outer error stops the ring. On the inner error the caller must still return
+    /// the chain.
     ///
     /// # Errors
     /// The ring is broken.
@@ -245,7 +245,7 @@ impl SplitRing {
         self.used.skip(at).take(8 * places).prefetch_write();
     }
 
-    /// Publishes all returned chains to the driver. Returns true if there were any and the driver
+    /// Publishes all returned chains to the driver. Returns whether it published any and the driver
     /// has requested a notification.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl SplitRing {
         self.set_flags(memory, 0)
     }
 
-    /// Disables the driver's notifications. With event indices nothing is written, because the
+    /// Disables the driver's notifications. With event indices it writes nothing, because the
     /// driver passes the old index only once in 65536 chains.
     ///
     /// # Errors
@@ -349,8 +349,8 @@ mod tests {
         for old in [0_u16, 5, 65_533] {
             let passes = |event: u16, new: u16| has_passed(event, new, old);
             let at = |n: u16| old.wrapping_add(n);
-            assert!(passes(old, at(1)), "the next one");
-            assert!(!passes(at(1), at(1)), "one more than there are");
+            assert!(passes(old, at(1)), "the next chain");
+            assert!(!passes(at(1), at(1)), "beyond the last chain");
             assert!(passes(at(3), at(4)));
             assert!(!passes(old.wrapping_sub(1), at(4)), "passed before");
             assert!(!passes(old, old), "nothing new");

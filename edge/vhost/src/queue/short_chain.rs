@@ -1,8 +1,8 @@
 //! Batches of chains of one descriptor.
 //!
-//! Drivers place a frame with its header in one buffer where possible. Reading all chains of a
-//! batch before moving their bytes overlaps the waits for cache lines that the virtual machine's
-//! processor has written last.
+//! Drivers place a frame with its header in one buffer where possible. The device reads all chains
+//! of a batch before it moves their bytes. The waits for cache lines that the virtual machine's
+//! processor wrote last then overlap.
 
 use super::chain::{ChainSegment, CopyDirection};
 use super::{RingError, SplitRing};
@@ -20,9 +20,9 @@ pub struct ShortChain {
 }
 
 impl SplitRing {
-    /// Fills `chains` with the next chains of the ring: at most `most`, and only up to the first
-    /// chain that has several descriptors, lies in several regions, or is bad. They stay in the
-    /// ring until [`SplitRing::answer`].
+    /// Fills `chains` with up to `most` of the ring's next chains. Stops at the first chain that
+    /// has several descriptors, lies in several regions, or is bad. The chains stay in the ring
+    /// until [`SplitRing::answer`].
     ///
     /// # Errors
     /// The ring is broken.

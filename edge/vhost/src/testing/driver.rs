@@ -1,11 +1,11 @@
-//! The driver's side of a split virtqueue. It writes any descriptor and index, valid or not.
+//! The driver's side of a split virtqueue. It can write any descriptor and index, valid or invalid.
 
 use shmem::Span;
 use std::sync::atomic::{Ordering, fence};
 
-/// A descriptor's flag: another one follows.
+/// A descriptor's flag: another descriptor follows.
 pub const NEXT: u16 = 1;
-/// A descriptor's flag: the device writes.
+/// A descriptor's flag: the device writes the buffer.
 pub const WRITE: u16 = 2;
 /// A descriptor's flag: the buffer is a table of descriptors.
 pub const INDIRECT: u16 = 4;
@@ -24,7 +24,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Returns the descriptor as it lies in memory.
+    /// Returns the descriptor's bytes in memory.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let all = u128::from(self.gpa)
@@ -40,7 +40,7 @@ impl Descriptor {
 pub struct DriverRing {
     /// All memory of the ring: table, available ring, used ring.
     span: Span,
-    /// Entries.
+    /// Number of entries.
     pub size: u16,
     /// `avail.idx`.
     pub avail: u16,
@@ -62,13 +62,13 @@ impl DriverRing {
         ring
     }
 
-    /// Offset of the available ring.
+    /// Returns the offset of the available ring.
     #[must_use]
     pub fn avail_at(&self) -> usize {
         16 * usize::from(self.size)
     }
 
-    /// Offset of the used ring.
+    /// Returns the offset of the used ring.
     #[must_use]
     pub fn used_at(&self) -> usize {
         (self.avail_at() + 6 + 2 * usize::from(self.size)).next_multiple_of(4)
@@ -95,7 +95,7 @@ impl DriverRing {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the next returned chain: its head, and the bytes that were written.
+    /// Returns the head of the next returned chain, and the number of bytes that the device wrote.
     pub fn returned(&mut self) -> Option<(u32, u32)> {
         if self.used_index() == self.used {
             return None;
@@ -108,13 +108,13 @@ impl DriverRing {
         Some((both as u32, (both >> 32) as u32))
     }
 
-    /// `used.idx`.
+    /// Returns `used.idx`.
     #[must_use]
     pub fn used_index(&self) -> u16 {
         self.u16(self.used_at() + 2)
     }
 
-    /// `used.flags`.
+    /// Returns `used.flags`.
     #[must_use]
     pub fn used_flags(&self) -> u16 {
         self.u16(self.used_at())

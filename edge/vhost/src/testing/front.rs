@@ -1,4 +1,4 @@
-//! The front end: a virtual machine's memory on a memfd, messages and descriptors.
+//! A mock front end: a virtual machine's memory on a memfd, and messages with descriptors.
 
 use super::driver::{Descriptor, DriverRing, INDIRECT, NEXT, WRITE};
 use rustix::event::{EventfdFlags, eventfd};
@@ -34,22 +34,22 @@ pub const NEED_REPLY: u32 = 8;
 pub struct Ring {
     /// The ring.
     pub ring: DriverRing,
-    /// Written by the driver.
+    /// The driver's notifications to the device.
     pub kick: OwnedFd,
-    /// Written by the device.
+    /// The device's notifications to the driver.
     pub call: OwnedFd,
-    /// Written by the device when the ring breaks.
+    /// The device's notification that the ring is broken.
     pub err: OwnedFd,
     /// Offset of its buffers in the memory.
     buffers: usize,
     /// Bytes of buffers allocated so far; allocation wraps at the end of the memory.
     given: usize,
-    /// Chains that the device has: head, descriptors, address and length of the first buffer.
+    /// Chains that the driver has posted and the device has not returned.
     pub chains: VecDeque<Posted>,
     free: VecDeque<u16>,
 }
 
-/// A chain that the device has.
+/// A chain that the driver has posted.
 #[derive(Clone, Debug)]
 pub struct Posted {
     /// Its first descriptor.
@@ -69,7 +69,7 @@ pub struct FrontEnd {
     pub file: OwnedFd,
     /// The memory as the virtual machine sees it.
     pub memory: Mapping,
-    /// Receive queue 0, transmit queue 0, receive queue 1, …; beside several pairs, the control
+    /// Receive queue 0, transmit queue 0, receive queue 1, …; with several pairs, also the control
     /// queue.
     pub rings: Vec<Ring>,
     /// The negotiated features.
@@ -111,8 +111,8 @@ impl Ring {
 }
 
 impl FrontEnd {
-    /// Returns a virtual machine with `pairs` queue pairs of rings with `size` entries, and its end
-    /// of a connection; the back end's end.
+    /// Returns a virtual machine with `pairs` queue pairs, whose rings have `size` entries, and the
+    /// back end's end of its connection.
     #[must_use]
     pub fn new(pairs: usize, size: u16) -> (Self, OwnedFd) {
         let (socket, other) = pair(SocketType::STREAM);
@@ -144,14 +144,14 @@ impl FrontEnd {
         (front, other)
     }
 
-    /// Returns another connection of the same virtual machine; the back end's end.
+    /// Opens another connection of the same virtual machine. Returns the back end's end.
     pub fn reconnect(&mut self) -> OwnedFd {
         let (socket, other) = pair(SocketType::STREAM);
         self.socket = socket;
         other
     }
 
-    /// Returns bytes of memory.
+    /// Returns the size of the memory, bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.memory.span().len() as u64
@@ -187,7 +187,7 @@ impl FrontEnd {
         rustix::io::read(&self.socket, &mut [0; 1]) != Err(rustix::io::Errno::AGAIN)
     }
 
-    /// Returns the description of all memory in one region.
+    /// Returns the description of one region that covers all memory.
     #[must_use]
     pub fn region(&self) -> [u64; 4] {
         [GPA, self.bytes(), UVA, 0]
@@ -199,7 +199,7 @@ impl FrontEnd {
         self.memory.span().skip(offset).take(bytes)
     }
 
-    /// Notifies the device of a ring. A full descriptor also wakes the device.
+    /// Notifies the device of a ring. A full descriptor also record_wake the device.
     pub fn kick(&self, ring: usize) {
         let _ = rustix::io::write(&self.rings[ring].kick, &1_u64.to_ne_bytes());
     }
@@ -209,8 +209,8 @@ impl FrontEnd {
         rustix::io::read(&self.rings[ring].call, &mut [0; 8]).is_ok()
     }
 
-    /// Makes a chain of buffers with these lengths available, and returns it; `None` if the ring
-    /// has no room. The buffers of a transmit queue hold `contents`.
+    /// Makes a chain of buffers with these lengths available, and returns it, or `None` if the ring
+    /// is full. The buffers of a transmit queue hold `contents`.
     pub fn post(
         &mut self,
         ring: usize,
@@ -288,7 +288,7 @@ impl FrontEnd {
         Some(posted)
     }
 
-    /// Makes a command of the control queue available; returns the location of its answer.
+    /// Makes a command of the control queue available. Returns the location of its answer.
     pub fn command(&mut self, ring: usize, command: &[u8]) -> Span {
         const ANSWER: usize = 64;
         let at = self.rings[ring].buffers;
@@ -309,8 +309,8 @@ impl FrontEnd {
         answer
     }
 
-    /// Returns the next chain that the device has returned, and the bytes that it wrote. Chains
-    /// return in order.
+    /// Takes the next chain that the device has returned, with the bytes that it wrote. The device
+    /// returns chains in order.
     pub fn take_back(&mut self, ring: usize) -> Option<(Posted, Vec<u8>)> {
         let memory = self.memory.span();
         let ring = &mut self.rings[ring];

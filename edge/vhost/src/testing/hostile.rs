@@ -8,7 +8,7 @@ use nic::Notified;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 
-/// Takes numbers off the front of the input.
+/// The unread rest of the fuzzer's input.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -31,8 +31,8 @@ impl Input<'_> {
     }
 }
 
-/// A front end that sends arbitrary messages and bytes, with and without descriptors, to a device
-/// whose driver runs.
+/// Runs a front end that sends arbitrary messages and bytes, with and without descriptors, to a
+/// device whose driver runs.
 pub fn messages(bytes: &[u8]) {
     let mut input = Input(bytes);
     let features = virtio::VERSION_1 | virtio::MRG_RXBUF;
@@ -75,14 +75,14 @@ pub fn messages(bytes: &[u8]) {
         use_ports(&mut rig);
         while rig.front.reply().is_some() {}
     }
-    // After any messages, the next virtual machine is served.
+    // The device must still serve the next virtual machine.
     rig.front = FrontEnd::new(2, 16).0;
     rig.serve();
     rig.restart_with(features);
     assert_serves(&mut rig);
 }
 
-/// A driver that writes arbitrary descriptors and indices, on a valid connection.
+/// Runs a driver that writes arbitrary descriptors and indices, on a valid connection.
 pub fn rings(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte().unwrap_or(0);
@@ -151,7 +151,7 @@ fn log(rig: &mut Rig) {
     }
 }
 
-/// Moves frames in both directions; every buffer returns to the pool.
+/// Moves frames in both directions, and checks that every buffer returns to the pool.
 fn use_ports(rig: &mut Rig) {
     for port in 0..rig.ports.len() {
         rig.ports[port].disarm();
@@ -164,7 +164,7 @@ fn use_ports(rig: &mut Rig) {
             let report = rig.tx_bytes(port, &vec![0x5a; len]);
             let lost = report.full + report.fault + report.refused;
             let all = report.sent + lost + report.waiting;
-            assert_eq!(all, 1, "each frame has one fate");
+            assert_eq!(all, 1, "each frame is counted once");
         }
         rig.ports[port].arm();
         rig.ports[port].has_work();
@@ -172,7 +172,7 @@ fn use_ports(rig: &mut Rig) {
     assert_eq!(rig.buffers_out(), 0, "every buffer returns to the pool");
 }
 
-/// A frame passes in each direction.
+/// Checks that a frame passes in each direction.
 fn assert_serves(rig: &mut Rig) {
     let frame: Vec<u8> = (0..100).collect();
     let sent = [&[0; 12][..], &frame].concat();

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Timeout of a reply, seconds.
+/// Timeout for a reply, seconds.
 const TIMEOUT_S: i64 = 10;
-/// The requests that are answered: features, protocol features, ring base, queues, configuration.
+/// The requests that have a reply: features, protocol features, ring base, queues, configuration.
 const ANSWERED: [u32; 5] = [1, 15, 11, 17, 24];
 
 /// A virtual machine whose back end listens on a socket.
@@ -22,7 +22,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Returns a virtual machine with `pairs` queue pairs of rings with `size` entries.
+    /// Returns a virtual machine with `pairs` queue pairs, whose rings have `size` entries.
     #[must_use]
     pub fn new(path: &Path, pairs: usize, size: u16) -> Self {
         Self {
@@ -31,8 +31,8 @@ impl Remote {
         }
     }
 
-    /// Connects or reconnects, and starts the rings where they stopped. Returns false if the back
-    /// end dies meanwhile.
+    /// Connects or reconnects, and resumes the rings where they stopped. Returns false if the back
+    /// end exits meanwhile.
     ///
     /// # Errors
     /// The socket has no listener.
@@ -41,7 +41,7 @@ impl Remote {
         socket.set_nonblocking(true)?;
         self.front.socket = socket.into();
         let is_started = self.start(features).is_some();
-        // The answer to the last request implies that all others were served.
+        // The back end answers the last request only after it has served all others.
         Ok(is_started && self.number(17, 0).is_some())
     }
 }

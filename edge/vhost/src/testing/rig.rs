@@ -19,7 +19,7 @@ thread_local! {
     static POOL: Area = Area::anonymous(256 * POOL_BUFFER).expect("memory");
 }
 
-/// All parts between a virtual machine and a netfront.
+/// A virtual machine, its back end, and the interface's devices and buffers.
 #[derive(Debug)]
 pub struct Rig {
     /// The virtual machine.
@@ -30,7 +30,7 @@ pub struct Rig {
     pub pool: Pool,
     /// Whether frames take the fast path if possible, as in a shim.
     pub fast: bool,
-    /// The manager's end of the back end's source.
+    /// The manager's end of the back end's connection source.
     manager: OwnedFd,
     offer: Offer,
     now_ns: u64,
@@ -49,7 +49,7 @@ impl Session for Rig {
     }
 }
 
-/// All offloads, and 1500 bytes of MTU.
+/// Returns an offer with all offloads and an MTU of 1500 bytes.
 #[must_use]
 pub fn offer(queue_pairs: u16) -> Offer {
     Offer {
@@ -110,7 +110,7 @@ impl Rig {
         rig
     }
 
-    /// Replaces the back end by a new one, to which the virtual machine reconnects as QEMU does.
+    /// Replaces the back end. The virtual machine reconnects to the new one as QEMU does.
     pub fn restart(&mut self) {
         self.restart_with(self.front.features);
     }

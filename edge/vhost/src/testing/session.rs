@@ -12,16 +12,21 @@ pub trait Session {
     /// Sends a request, lets the back end serve it, and returns the reply's payload.
     fn request(&mut self, request: u32, payload: &[u8], fds: &[OwnedFd]) -> Option<Vec<u8>>;
 
-    /// Returns a request whose payload is one number, and whose reply is one, if there is any.
+    /// Sends a request whose payload is one number. Returns the reply's number, if a reply has
+    /// arrived.
     fn number(&mut self, request: u32, value: u64) -> Option<u64> {
         let reply = self.request(request, &value.to_le_bytes(), &[])?;
         reply.first_chunk().copied().map(u64::from_le_bytes)
     }
 
-    /// Sends the messages of a start; `None` if the back end does not answer.
+    /// Sends the messages that start the device. Returns `None` if the back end does not answer.
     fn start(&mut self, features: u64) -> Option<()> {
         let offered = self.number(1, 0)?;
-        assert_eq!(features & !offered, 0, "features that are not offered");
+        assert_eq!(
+            features & !offered,
+            0,
+            "the back end has not offered these features"
+        );
         let protocol = self.number(15, 0)?;
         self.number(16, protocol & !protocol::CONFIG);
         self.number(3, 0);
@@ -44,7 +49,7 @@ pub trait Session {
         Some(())
     }
 
-    /// Sets up one ring, which resumes at the last returned chain.
+    /// Configures one ring, which resumes at the last returned chain.
     fn start_ring(&mut self, ring: usize) {
         let (size, base) = {
             let ring = &self.front().rings[ring].ring;

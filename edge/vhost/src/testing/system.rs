@@ -5,12 +5,12 @@ use shmem::{Mapping, Span};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// Maps memory itself, and records mappings and watched descriptors.
+/// The system of a test: maps memory directly, and records mappings and watched descriptors.
 #[derive(Debug, Default)]
 pub struct ProcessSystem {
     /// The mapped regions.
     pub mappings: Vec<Mapping>,
-    /// Descriptors that end a sleep, and whether by edges.
+    /// Descriptors that wake the shim, and whether each does so by edges.
     pub watched: Vec<(RawFd, bool)>,
 }
 
