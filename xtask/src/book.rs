@@ -1,10 +1,11 @@
 //! Builds the repository's pages as a book: `book.toml`, and mdBook
 //! (<https://rust-lang.github.io/mdBook>).
 //!
-//! mdBook needs all pages below one folder, but those of this repository are beside the code. So
-//! this command copies them to the same paths below `target/book/src`, with the files to which they
-//! link. Their paths determine the table of contents. A folder's page is its `index.md` there:
-//! mdBook creates `index.html` from a `README.md`, but does not change links to it.
+//! mdBook needs all pages below one folder, but those of this repository are beside the code.
+//! Therefore this command copies them, with the files to which they link, to the same paths below
+//! `target/book/src`. The paths determine the table of contents. The copy renames each `README.md`
+//! to `index.md`, because mdBook creates `index.html` from a `README.md` but does not change links
+//! to it.
 
 use crate::links::{links, place, target_of, title};
 use crate::{source, workspace};
@@ -16,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The parts of the book: their titles, and the pages of each. A page is in the first part that
+/// The parts of the book: the title and the pages of each. A page belongs to the first part that
 /// matches.
 const PARTS: &[(&str, &[&str])] = &[
     ("", &["README.md", "docs/README.md"]),
@@ -67,7 +68,7 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Copies the pages and the files to which they link; returns their number.
+/// Copies the pages and the files to which they link. Returns the number of pages.
 fn prepare(root: &Path, src: &Path) -> Result<usize> {
     if src.exists() {
         fs::remove_dir_all(src).with_context(|| format!("cannot empty {}", src.display()))?;
@@ -109,21 +110,21 @@ fn write(file: &Path, root: &Path, src: &Path, text: &str) -> Result<()> {
 }
 
 fn write_bytes(file: &Path, root: &Path, src: &Path, bytes: &[u8]) -> Result<()> {
-    let to = src.join(in_book(file.strip_prefix(root)?));
+    let to = src.join(book_path(file.strip_prefix(root)?));
     fs::create_dir_all(to.with_file_name(""))?;
     fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Returns the place of a file in the book.
-fn in_book(file: &Path) -> PathBuf {
+/// Returns the path of a file in the book.
+fn book_path(file: &Path) -> PathBuf {
     match file.ends_with("README.md") {
         true => file.with_file_name("index.md"),
         false => file.to_owned(),
     }
 }
 
-/// Returns a page's text with links to places in the book. A link to a folder leads to the folder's
-/// page.
+/// Returns a page's text with its links changed to paths in the book. A link to a folder becomes a
+/// link to the folder's page.
 fn with_book_links(page: &Path, text: &str) -> Result<String> {
     let link = Regex::new(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")?;
     let to_page = |hit: &regex::Captures<'_>| {
@@ -139,14 +140,14 @@ fn with_book_links(page: &Path, text: &str) -> Result<String> {
     Ok(link.replace_all(text, to_page).into_owned())
 }
 
-/// Returns a page for a folder without a README: a list of its files, which are copied.
+/// Returns a page for a folder without a README, which lists its files, and copies these files.
 fn listing(folder: &Path, root: &Path, src: &Path) -> Result<String> {
     let name = folder.strip_prefix(root)?.display();
     let mut text = format!("# {name}\n\n");
     let all = source::listed(&["toml", "jsonl", "md", "txt", "rs"])?;
     for file in all.iter().filter(|file| file.parent() == Some(folder)) {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let place = in_book(Path::new(&*name));
+        let place = book_path(Path::new(&*name));
         writeln!(text, "- [{name}]({})", place.display())?;
         if file.extension().is_none_or(|end| end != "md") {
             copy(file, root, src)?;
@@ -168,11 +169,11 @@ fn summary(src: &Path, pages: &[&str]) -> Result<String> {
             let fits: Vec<&str> = left
                 .iter()
                 .copied()
-                .filter(|page| is_like(page, pattern))
+                .filter(|page| matches_pattern(page, pattern))
                 .collect();
             for page in fits {
                 left.remove(page);
-                let place = in_book(Path::new(page));
+                let place = book_path(Path::new(page));
                 let words = fs::read_to_string(src.join(&place))?;
                 let place = place.display();
                 let title = title(&words).with_context(|| format!("{page} has no title"))?;
@@ -187,8 +188,9 @@ fn summary(src: &Path, pages: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Returns whether `page` matches: `*` is every page, `folder/*.md` those in a folder.
-fn is_like(page: &str, pattern: &str) -> bool {
+/// Returns whether `page` matches `pattern`: `*` matches every page, `folder/*.md` the pages in a
+/// folder.
+fn matches_pattern(page: &str, pattern: &str) -> bool {
     match pattern.strip_suffix("*.md") {
         Some(folder) => page
             .strip_prefix(folder)
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_link_of_the_book_is_found() {
+    fn broken_links_of_the_book_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("a.html");
         fs::write(

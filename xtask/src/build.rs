@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package and the name of each program, and its purpose.
+/// The package, name and purpose of each program.
 pub(crate) const PROGRAMS: [(&str, &str, Purpose); 15] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
@@ -31,7 +31,7 @@ pub(crate) const PROGRAMS: [(&str, &str, Purpose); 15] = [
 /// Purpose of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Installed.
+    /// Installed by the main package.
     Use,
     /// Installed by a separate package.
     Lab,
@@ -39,8 +39,8 @@ pub(crate) enum Purpose {
     Comparison,
 }
 
-/// Builds the programs and places them together in `target/release/`, and beside cargo's own output
-/// if `CARGO_TARGET_DIR` is elsewhere. Returns the path of `grantway`.
+/// Builds the programs and places them together in `target/release/`. If `CARGO_TARGET_DIR` is
+/// another folder, also places them there. Returns the path of `grantway`.
 pub(crate) fn build() -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--release"]);
@@ -81,14 +81,15 @@ pub(crate) fn demo(args: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }
 
-/// A small test program, see [`as_tested`].
+/// A small test program, whose selection activates dev-dependencies (see [`as_tested`]).
 const ANY_TEST: [&str; 2] = ["--test", "by_hand"];
 
 /// Builds `targets`, which are cargo's arguments, from the same crates as `cargo xtask test`, so
 /// that no crate is built twice. Returns the folder of the programs.
 ///
-/// Cargo gives a crate the features that all selected packages need, and those that
-/// dev-dependencies need only if a test is selected. So this selects all packages and a test.
+/// Cargo enables the features of a crate that the selected packages need. It adds the features that
+/// dev-dependencies need only if a test is selected. Therefore this function selects all packages
+/// and a test.
 pub(crate) fn as_tested(targets: &[&str]) -> Result<PathBuf> {
     let built = workspace::cargo()
         .args(["build", "--quiet", "--workspace"])
@@ -100,7 +101,7 @@ pub(crate) fn as_tested(targets: &[&str]) -> Result<PathBuf> {
     Ok(workspace::target_directory()?.join("x86_64-unknown-linux-gnu/debug"))
 }
 
-/// Builds; returns the paths of the built programs.
+/// Runs a build command. Returns the paths of the built programs.
 pub(crate) fn executables_of(command: &mut Command) -> Result<Vec<PathBuf>> {
     let mut child = command
         .arg("--message-format=json-render-diagnostics")
@@ -125,13 +126,13 @@ pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf
     Ok(found)
 }
 
-/// Copies a program into a folder. A running program keeps its old file.
+/// Copies a program into a folder. A running program keeps its old file open.
 pub(crate) fn place(program: &Path, folder: &Path) -> Result<()> {
     let name = program.file_name().context("a program without a name")?;
     place_as(program, &folder.join(name))
 }
 
-/// Copies a program to another name.
+/// Copies a program to another path.
 pub(crate) fn place_as(program: &Path, place: &Path) -> Result<()> {
     let new = place.with_extension("new");
     if program == place {

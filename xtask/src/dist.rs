@@ -1,6 +1,6 @@
-//! Builds the Debian packages: programs, manual pages, completions, unit. `cargo-deb` builds
-//! `grantway` from the list in `cli/Cargo.toml`, and `grantway-lab` from that in
-//! `lab/program/Cargo.toml`.
+//! Builds the Debian packages with programs, manual pages, completions and a systemd unit.
+//! `cargo-deb` builds `grantway` from the list in `cli/Cargo.toml`, and `grantway-lab` from the
+//! list in `lab/program/Cargo.toml`.
 
 mod upgrade;
 
@@ -12,11 +12,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// dpkg's own records, which stay after a purge.
+/// dpkg's records, which remain after a purge.
 const RECORDS: &str = "var/lib/dpkg";
 
-/// Builds the packages: with `--built` from existing programs, and with `--check` also checks,
-/// installs and purges them.
+/// Builds the packages. `--built` uses existing programs. `--check` also checks, installs and
+/// purges the packages.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (mut is_built, mut check) = (false, false);
     for arg in args {
@@ -64,7 +64,7 @@ fn pages(grantway: &Path, dist: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the package that a crate describes, in a separate folder.
+/// Builds the package that a crate's manifest describes, in a separate folder.
 fn package(folder: &Path, of: &str) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -86,7 +86,7 @@ fn package(folder: &Path, of: &str) -> Result<PathBuf> {
     Ok(made?.path())
 }
 
-/// Runs a checker of the system on the package.
+/// Runs a system tool that checks the package.
 fn tool(name: &str, args: &[&str], package: &Path) -> Result<()> {
     let status = Command::new(name).args(args).arg(package).status();
     let status = status.with_context(|| format!("cannot run {name} (Debian has it)"))?;
@@ -95,8 +95,8 @@ fn tool(name: &str, args: &[&str], package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs the packages into a separate root, runs the programs there, upgrades `package` under
-/// traffic, purges it, and checks that nothing is left. `lab` is installed and purged in between.
+/// Installs `package` into a separate root, runs its programs there, upgrades it under traffic,
+/// purges it, and checks that no file remains. Also installs and purges `lab` before the upgrade.
 fn install_and_purge(package: &Path, lab: &Path, root: &Path) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
@@ -139,12 +139,12 @@ fn install_and_purge(package: &Path, lab: &Path, root: &Path) -> Result<()> {
     dpkg("--purge", Path::new("grantway-lab"))?;
     ensure!(files(root)? == there, "grantway-lab leaves files");
     upgrade::under_streams(package, root, &options)?;
-    // Files of an administrator and of a machine.
+    // These files belong to an administrator and to a machine.
     fs::write(root.join("etc/grantway/grantway.conf"), "")?;
     fs::create_dir_all(root.join("var/lib/grantway/captures"))?;
     dpkg("--purge", Path::new("grantway"))?;
     let left = files(root)?;
-    ensure!(left.is_empty(), "left after purge: {left:?}");
+    ensure!(left.is_empty(), "files remain after the purge: {left:?}");
     println!(
         "dist: {} files of {} installed and purged",
         there.len(),
@@ -153,8 +153,8 @@ fn install_and_purge(package: &Path, lab: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns dpkg's options for a root. The scripts run outside the root, because it has no shell,
-/// and receive its path.
+/// Returns dpkg's options for a root. The package's scripts run outside the root, because it has no
+/// shell. They receive its path.
 fn dpkg_options(root: &Path) -> Vec<String> {
     let mut options = vec![format!("--root={}", root.display())];
     options.extend(["not-root", "depends", "script-chrootless"].map(|f| format!("--force-{f}")));
@@ -177,7 +177,7 @@ mod tests {
     /// The folder and the name of the crate that describes each package.
     const CRATES: [(&str, &str); 2] = [("cli", "grantway"), ("lab/program", "grantway-lab")];
 
-    /// Returns a crate's description of its package.
+    /// Returns the package description in a crate's manifest.
     fn deb(folder: &str) -> toml::Value {
         let manifest = workspace::root().join(folder).join("Cargo.toml");
         let manifest: toml::Table = fs::read_to_string(manifest).unwrap().parse().unwrap();

@@ -6,17 +6,18 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Default seconds of each target.
+/// Default duration of each target, seconds.
 const SECONDS: u32 = 5;
 
-/// Properties that need more than memory, and therefore stay in their crates: name and test. This
-/// one checks that the kernel's filter program decides as the bridge does.
+/// Properties that need more than memory, and are therefore tests of their crates: name and test.
+/// This one checks that the kernel's filter program decides as the bridge does.
 const PROPERTIES: [(&str, &str); 1] = [(
     "xdp-rules",
     "xdp::rules::tests::the_kernel_decides_like_the_bridge",
 )];
 
-/// `fuzz-smoke [--guided] [--seconds N] [BODY…]`: runs every target; a finding fails.
+/// Runs `fuzz-smoke [--guided] [--seconds N] [BODY…]`: every target, or the named ones. Fails if a
+/// target has a finding.
 pub(crate) fn smoke(args: &[String]) -> Result<()> {
     let (mut seconds, mut is_guided, mut bodies) = (SECONDS, false, Vec::new());
     let mut args = args.iter();
@@ -39,13 +40,13 @@ pub(crate) fn smoke(args: &[String]) -> Result<()> {
     }
 }
 
-/// Runs the bodies' own program: changed corpus inputs, and random ones.
+/// Runs the program of the fuzz bodies, which uses changed corpus inputs and random inputs.
 fn plain(seconds: u32, named: &[String]) -> Result<()> {
     for (name, test) in PROPERTIES {
         if named.is_empty() || named.iter().any(|one| one == name) {
             let run = workspace::cargo()
-                // The test programs of `cargo xtask test`. Building one package alone would yield
-                // different programs: see `build::as_tested`.
+                // Uses the same test programs as `cargo xtask test`. Building one package alone
+                // would yield different programs: see `build::as_tested`.
                 .args(["test", "--quiet", "--workspace", "--lib", "--"])
                 .args(["--exact", test])
                 .env("GRANTWAY_FUZZ_SECONDS", seconds.to_string())
@@ -92,7 +93,7 @@ fn guided(seconds: u32, bodies: &[String]) -> Result<()> {
     for target in targets.into_iter().filter(is_meant) {
         println!("fuzz: {} for {seconds} s", target.display());
         add_kept_inputs(&folder, &target.to_string_lossy())?;
-        // Coverage guidance without a sanitizer works on a stable compiler; the crates under test
+        // Coverage guidance without a sanitizer works on a stable compiler. The crates under test
         // contain no `unsafe`, so a sanitizer would find little.
         let status = workspace::cargo()
             .args(["fuzz", "run", "--sanitizer", "none"])

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The package and the name of each program, and the names under which it runs.
+/// The package and name of each program, and the names under which it runs.
 const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-run", &["hostile-run"]),
     ("hostile", "hostile-vm", &["hostile-vm"]),
@@ -17,11 +17,11 @@ const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
-/// The attackers.
+/// The roles of the attacker.
 const ROLES: [&str; 4] = ["guest", "driver", "vm", "flow"];
 
-/// `hostile [--minutes N] [--only ROLE]`: N minutes for each of eight machines, or of the two of
-/// one role.
+/// Runs `hostile [--minutes N] [--only ROLE]`: eight machines for N minutes each, or the two
+/// machines of one role.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (mut minutes, mut only) = (10_u64, Vec::new());
     for pair in args.chunks(2) {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs, and places them in a separate folder, under these names.
+/// Builds the programs and places them in a separate folder, under the names in [`PROGRAMS`].
 fn programs() -> Result<PathBuf> {
     let target = workspace::target_directory()?;
     let mut command = workspace::cargo();

@@ -8,23 +8,23 @@ use crate::workspace::{self, Crate};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The page whose table lists the crates, each below those that it uses.
+/// The page whose table lists each crate below the crates that it uses.
 const PAGE: &str = "ARCHITECTURE.md";
 
-/// Prints every breach of the rules and fails if there is one.
+/// Prints every violation of the rules. Fails if it finds any.
 pub(crate) fn check() -> Result<()> {
     let (rules, crates) = (rules::read()?, workspace::crates()?);
     print!("{}", drawing(&rules));
-    let mut violations = arrows_up(&rules);
+    let mut violations = upward_rules(&rules);
     violations.extend(dependencies(&rules, &crates));
     violations.extend(missing_crates(&rules, &crates));
-    violations.extend(unwanted(&rules)?);
+    violations.extend(excluded_links(&rules)?);
     let page = std::fs::read_to_string(workspace::root().join(PAGE))?;
-    violations.extend(undescribed(&page, &crates));
+    violations.extend(missing_rows(&page, &crates));
     for found in &crates {
         violations.extend(unsafe_code(&rules, found)?);
         for target in &found.targets {
-            violations.extend(modules::circles(&found.name, target)?);
+            violations.extend(modules::cycles_of_crate(&found.name, target)?);
         }
     }
     for breach in &violations {
@@ -53,8 +53,8 @@ fn drawing(rules: &LayeringRules) -> String {
     text
 }
 
-/// Returns rules that let a crate use a crate on a layer above its own, or an unknown one.
-fn arrows_up(rules: &LayeringRules) -> Vec<String> {
+/// Returns rules that let a crate use an unknown crate, or a crate above its own layer.
+fn upward_rules(rules: &LayeringRules) -> Vec<String> {
     let mut heights = BTreeMap::new();
     for (height, layer) in rules.layers.iter().enumerate() {
         heights.extend(layer.crates.iter().map(|name| (name, height)));
@@ -75,8 +75,9 @@ fn arrows_up(rules: &LayeringRules) -> Vec<String> {
     violations
 }
 
-/// Returns crates without a row in the page's table, and rows above those of crates that they use.
-fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
+/// Returns crates without a row in the page's table, and crates whose row is above the row of a
+/// crate that they use.
+fn missing_rows(page: &str, crates: &[Crate]) -> Vec<String> {
     let folders = page.lines().filter_map(|line| {
         let (folder, _) = line.strip_prefix("| `")?.split_once('`')?;
         Some(folder)
@@ -100,16 +101,16 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// Returns names in the rules without a crate.
+/// Returns the names in the rules to which no crate corresponds.
 fn missing_crates(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     let exists = |name: &str| crates.iter().any(|found| found.name == name);
     let missing = rules.may.keys().filter(|name| !exists(name));
     missing
-        .map(|name| format!("there is no crate {name}"))
+        .map(|name| format!("crate {name} does not exist"))
         .collect()
 }
 
-/// Returns breaches by dependencies.
+/// Returns the dependencies that violate a rule.
 fn dependencies(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     let mut violations = Vec::new();
     let edges: BTreeMap<&str, &Crate> = crates
@@ -143,8 +144,8 @@ fn dependencies(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// Returns crates that are linked indirectly although a rule excludes them.
-fn unwanted(rules: &LayeringRules) -> Result<Vec<String>> {
+/// Returns crates that another crate links indirectly although a rule excludes them.
+fn excluded_links(rules: &LayeringRules) -> Result<Vec<String>> {
     let mut violations = Vec::new();
     for (name, without) in &rules.without {
         let linked = workspace::linked(name)?;
@@ -168,8 +169,8 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
     seen
 }
 
-/// Returns breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must
-/// use these lints and must not allow it.
+/// Returns crates that violate the rule about `unsafe`. The workspace's lints deny `unsafe`, so a
+/// crate outside the list must use these lints and must not allow it.
 fn unsafe_code(rules: &LayeringRules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
     let mut violations = Vec::new();
@@ -213,11 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_up_is_found() {
+    fn a_rule_that_points_up_is_found() {
         let text = "layer: low\nmay a:\nmay b: a c\nlayer: high\nmay c: a\nmay d: c e f\nmay e:";
         let rules = rules::parse(text).unwrap();
         assert_eq!(
-            arrows_up(&rules),
+            upward_rules(&rules),
             [
                 "b may use c, above it, on layer high",
                 "d may use f, which has no line"
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(lines[..3], ["low", "    a", "    b            a c"]);
         assert_eq!(lines[3..5], ["high", "    c            a"]);
         let crates = ["a", "b", "c", "d"].map(|name| a_crate(name, &[], &[]));
-        assert_eq!(missing_crates(&rules, &crates), ["there is no crate e"]);
+        assert_eq!(missing_crates(&rules, &crates), ["crate e does not exist"]);
     }
 
     #[test]
@@ -244,7 +245,7 @@ mod tests {
         ];
         let page = "| `high` | uses |\n| `grantway` (the CLI) | |\n| `tcb/low` | nothing |";
         assert_eq!(
-            undescribed(page, &crates),
+            missing_rows(page, &crates),
             [
                 "ARCHITECTURE.md lists high above low, which it uses",
                 "ARCHITECTURE.md has no row for tool"
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_breach_is_found() {
+    fn each_kind_of_violation_is_found() {
         let rules = rules::read().unwrap();
         let crates = [
             a_crate("abi", &[], &["serde"]),

@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The page that names places that no longer exist.
+/// The page that may name files that no longer exist.
 const HISTORY: &str = "CHANGELOG.md";
 
 /// A link as written, `](target)`, or a path in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DocLink {
-    /// From 1.
+    /// The line number, starting at 1.
     pub(crate) line: usize,
     pub(crate) target: String,
 }
 
-/// Prints every broken link and path, and fails if there is one.
+/// Prints every broken link and path. Fails if it finds any.
 pub(crate) fn check() -> Result<()> {
     let root = workspace::root();
     let files = source::listed(&["md"])?;
@@ -43,7 +43,7 @@ pub(crate) fn check() -> Result<()> {
             }
         };
         for link in links(&text)? {
-            let outcome = leads_somewhere(file, &link.target, &headings);
+            let outcome = check_target(file, &link.target, &headings);
             note(link, outcome);
         }
         if name != Path::new(HISTORY) {
@@ -61,8 +61,8 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Returns the paths in a page's inline code, relative to the repository's root: they begin with
-/// one of its folders.
+/// Returns the paths in a page's inline code that begin with one of `folders`, relative to the
+/// repository's root.
 fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<DocLink>> {
     let path = Regex::new(r"`(([\w.-]+)/[\w./-]*)`")?;
     let mut found = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn links(text: &str) -> Result<Vec<DocLink>> {
                 .get(1)
                 .or(hit.get(2))
                 .map_or("", |target| target.as_str());
-            if !is_elsewhere(target) {
+            if !is_external(target) {
                 let target = target.to_owned();
                 found.push(DocLink { line, target });
             }
@@ -98,8 +98,8 @@ pub(crate) fn links(text: &str) -> Result<Vec<DocLink>> {
     Ok(found)
 }
 
-/// Returns whether a link leads out of the repository: it has a scheme.
-fn is_elsewhere(target: &str) -> bool {
+/// Returns whether a link points outside the repository, because it has a scheme.
+fn is_external(target: &str) -> bool {
     target.split_once(':').is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphabetic())
     })
@@ -117,7 +117,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the target of a file's link, by path alone.
+/// Returns the path to which a file's link points, without a check that it exists.
 pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
     let mut place = file.with_file_name("");
     for part in Path::new(path).components() {
@@ -130,7 +130,7 @@ pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
     place
 }
 
-/// Returns the file or folder that a link of a page leads to.
+/// Returns the file or folder to which a page's link points.
 pub(crate) fn target_of(page: &Path, target: &str) -> PathBuf {
     match target.split('#').next() {
         None | Some("") => page.to_owned(),
@@ -143,7 +143,7 @@ fn exists(place: &Path) -> Result<()> {
     Ok(())
 }
 
-fn leads_somewhere(
+fn check_target(
     file: &Path,
     target: &str,
     headings: &BTreeMap<PathBuf, BTreeSet<String>>,
@@ -176,7 +176,7 @@ fn anchors(text: &str) -> Result<BTreeSet<String>> {
             c => (c.is_alphanumeric() || c == '-' || c == '_').then_some(c),
         });
         let anchor: String = kept.collect();
-        // The second of two equal anchors has a number.
+        // The second of two equal anchors gets a number.
         let numbered = (1..).map(|n| format!("{anchor}-{n}"));
         let mut names = std::iter::once(anchor.clone()).chain(numbered);
         anchors.extend(names.find(|name| !anchors.contains(name)));
@@ -241,7 +241,7 @@ mod tests {
         fs::write(&other, "# Here\n").unwrap();
         let of_other = anchors("# Here\n").unwrap();
         let headings = BTreeMap::from([(other, of_other), (page.clone(), BTreeSet::new())]);
-        let leads = |target: &str| leads_somewhere(&page, target, &headings).is_ok();
+        let leads = |target: &str| check_target(&page, target, &headings).is_ok();
         for good in ["../other.md", "../other.md#here", "..", "../d", "page.md"] {
             assert!(leads(good), "{good}");
         }

@@ -70,11 +70,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Status of a process whose output has lost its reader: 128 + SIGPIPE, as a shell reports it.
+/// Exit status of a process whose output no longer has a reader: 128 + SIGPIPE, as a shell reports
+/// it.
 const BROKEN_PIPE: i32 = 128 + 13;
 
-/// Makes the process end without a message when the reader of its output ends, as in
-/// `cargo xtask tcb | head`. It fails, since its task is not complete.
+/// Makes the process exit without a message when the reader of its output exits, as in `cargo xtask
+/// tcb | head`. The exit status reports a failure, because the task is not complete.
 fn end_with_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -105,7 +106,7 @@ fn run(args: &[String]) -> Result<()> {
         ("book", []) => book::build(),
         ("dist", args) => dist::run(args),
         ("tcb", []) => tcb::print(),
-        ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
+        ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_stored(modules),
         ("mutants", modules) => mutants::run(modules),
         ("defences", args) => defences::run(args),
         ("soak", args) => soak::run(args),

@@ -8,21 +8,23 @@ type Names = BTreeSet<String>;
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
 pub(crate) struct LayeringRules {
-    /// `layer: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
+    /// `layer: NAME`, lowest first: the crates whose `may` lines follow, in order.
     pub(crate) layers: Vec<Layer>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
     pub(crate) may: BTreeMap<String, Names>,
-    /// `never A: B C`: A must not reach B or C even through others.
+    /// `never A: B C`: A must not reach B or C, even through other crates.
     pub(crate) never: BTreeMap<String, Names>,
-    /// `outside A: x y`: A may name x and y from outside the workspace; no line: anything.
+    /// `outside A: x y`: A may name x and y from outside the workspace. Without this line A may
+    /// name any crate.
     pub(crate) outside: BTreeMap<String, Names>,
-    /// `without A: x y`: if A is built alone, it links neither x nor y, even indirectly.
+    /// `without A: x y`: A, when built alone, must link neither x nor y, even indirectly.
     pub(crate) without: BTreeMap<String, Names>,
     /// `unsafe: A B`: the crates that may contain `unsafe`.
     pub(crate) unsafe_in: Names,
     /// `trusted: A B/src/x`: folders of the trusted base.
     pub(crate) trusted: Vec<String>,
-    /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
+    /// `attacker: A/src/bin`: folders within the trusted base that hold the hostile programs of its
+    /// tests.
     pub(crate) attackers: Vec<String>,
     /// `program NAME LIMIT: A/src B/src/x.rs`: the parts of a trusted program.
     pub(crate) programs: Vec<TrustedProgram>,
@@ -36,13 +38,13 @@ pub(crate) struct LayeringRules {
 #[derive(Debug)]
 pub(crate) struct TrustedProgram {
     pub(crate) name: String,
-    /// Limit of its lines.
+    /// Maximum number of lines.
     pub(crate) limit: usize,
     /// Folders and files. Parts of an earlier program are not counted again.
     pub(crate) parts: Vec<String>,
 }
 
-/// Crates that may use each other.
+/// Crates of one layer, which may use each other.
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) name: String,
@@ -87,7 +89,7 @@ fn rule(rules: &mut LayeringRules, line: &str) -> Result<()> {
             .context("a program without a limit")?;
         rules.programs.push(TrustedProgram {
             name: name.to_owned(),
-            limit: limit.trim().parse().context("the limit is no number")?,
+            limit: limit.trim().parse().context("the limit is not a number")?,
             parts: names.collect(),
         });
         return Ok(());

@@ -1,4 +1,4 @@
-//! Runs every test, then lists the failed ones, and those that were skipped with what they lack.
+//! Runs every test, then lists the failed tests, and the skipped tests with the reason.
 
 use crate::workspace;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -8,21 +8,22 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The list of skipped tests, in the target folder: `testing::LIST`.
+/// The file in the target folder that lists skipped tests: `testing::LIST`.
 const LIST: &str = "skipped-tests.txt";
 
-/// The test program that runs in parallel with all others: it takes longest and waits most.
+/// The test program that runs in parallel with all others, because it takes longest and mostly
+/// waits.
 const PARALLEL_TEST: &str = "traffic";
 
-/// Number of its tests that run at the same time: `AT_ONCE` of `cli/tests/traffic/machine.rs`.
-const BESIDE_AT_ONCE: &str = "2";
+/// Number of its tests that run at the same time: `MACHINES_MAX` of `cli/tests/traffic/machine.rs`.
+const PARALLEL_TEST_THREADS: &str = "2";
 
-/// Runs all tests of the workspace, with the programs that they use. A failing test does not stop
-/// the others. With `--require` a skipped test fails; all other arguments are cargo's. If these
-/// select no tests, [`PARALLEL_TEST`] runs at the same time as the others.
+/// Builds and runs all tests of the workspace, with the programs that they use. A failing test does
+/// not stop the others. With `--require`, a skipped test fails. Other arguments are passed to
+/// cargo. If they select no tests, [`PARALLEL_TEST`] runs at the same time as the other tests.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let list = workspace::target_directory()?.join(LIST);
-    forget(&list)?;
+    remove_list(&list)?;
     let is_required = args.iter().any(|arg| arg == "--require");
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let args: Vec<&str> = args.into_iter().filter(|arg| *arg != "--require").collect();
@@ -56,8 +57,8 @@ fn names_packages(args: &[&str]) -> bool {
         .any(|arg| arg.starts_with("-p") || arg.starts_with("--package"))
 }
 
-/// Returns whether arguments of `cargo test` name packages, targets or tests. A skipped test is no
-/// selection: each test program takes that.
+/// Returns whether arguments of `cargo test` name packages, targets or tests. `--skip` does not
+/// select tests, because each test program accepts it.
 fn selects_tests(args: &[&str]) -> bool {
     let (of_cargo, of_tests) = match args.iter().position(|arg| *arg == "--") {
         Some(at) => (&args[..at], &args[at + 1..]),
@@ -67,8 +68,8 @@ fn selects_tests(args: &[&str]) -> bool {
     !of_cargo.iter().all(|arg| is_neutral(arg)) || !of_tests.chunks(2).all(is_skip)
 }
 
-/// Builds all programs and tests. Tests start programs of other packages; `cargo test` builds only
-/// the programs of packages with integration tests.
+/// Builds all programs and tests. Tests start programs of other packages, but `cargo test` builds
+/// only the programs of packages with integration tests.
 fn build(args: &[&str]) -> Result<()> {
     let of_cargo = args.split(|arg| *arg == "--").next().unwrap_or_default();
     let built = workspace::cargo()
@@ -85,7 +86,8 @@ fn is_neutral(arg: &str) -> bool {
     ["--locked", "--offline", "--frozen", "--release"].contains(&arg)
 }
 
-/// Runs [`PARALLEL_TEST`] and the other tests at the same time. Returns how they failed.
+/// Runs [`PARALLEL_TEST`] and the other tests at the same time. Returns a line for each failed
+/// command.
 fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result<Vec<String>> {
     let names = workspace::test_targets()?;
     ensure!(
@@ -96,10 +98,10 @@ fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result
     let others = others.flat_map(|name| ["--test", name]);
     let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(others).collect();
     let mut beside = cargo(&["--test", PARALLEL_TEST]);
-    beside.env("RUST_TEST_THREADS", BESIDE_AT_ONCE);
+    beside.env("RUST_TEST_THREADS", PARALLEL_TEST_THREADS);
     std::thread::scope(|scope| {
         let beside = scope.spawn(move || {
-            // Printed at the end, so that lines do not mix.
+            // The output is printed at the end, so that lines do not mix.
             beside.stderr(Stdio::inherit()).output()
         });
         let mut failed = run_all(&mut [cargo(&others), cargo(&["--doc"])], failures)?;
@@ -118,7 +120,7 @@ fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result
     })
 }
 
-/// Runs commands one after another and prints their output. Returns how they failed.
+/// Runs commands one after another and prints their output. Returns a line for each failed command.
 fn run_all(commands: &mut [Command], failures: &mut Failures) -> Result<Vec<String>> {
     let mut failed = Vec::new();
     for command in commands {
@@ -141,7 +143,7 @@ fn run_all(commands: &mut [Command], failures: &mut Failures) -> Result<Vec<Stri
     Ok(failed)
 }
 
-fn forget(list: &Path) -> Result<()> {
+fn remove_list(list: &Path) -> Result<()> {
     match fs::remove_file(list) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", list.display()))
@@ -159,14 +161,14 @@ fn skips(list: &Path) -> Result<BTreeSet<String>> {
     }
 }
 
-/// Limit of repeated lines of one test's output.
-const LINES_OF_A_TEST: usize = 12;
+/// Maximum number of lines that are repeated from one test's output.
+const LINES_PER_TEST_MAX: usize = 12;
 
-/// The output of failed tests, some lines of each; the whole output is above.
+/// The first lines of each failed test's output. The whole output was printed before.
 #[derive(Default)]
 struct Failures {
     lines: Vec<String>,
-    /// Number of lines so far of the current test.
+    /// Number of lines of the current test so far; `None` between tests.
     of_this: Option<usize>,
 }
 
@@ -174,19 +176,19 @@ impl Failures {
     /// Prints and processes a line of output.
     fn print(&mut self, line: &[u8]) -> Result<()> {
         std::io::stdout().write_all(line)?;
-        self.hear(String::from_utf8_lossy(line).trim_end_matches('\n'));
+        self.record(String::from_utf8_lossy(line).trim_end_matches('\n'));
         Ok(())
     }
 
-    /// Processes a line of output.
-    fn hear(&mut self, line: &str) {
+    /// Records a line of output if it belongs to a failed test.
+    fn record(&mut self, line: &str) {
         if line.starts_with("---- ") {
             self.of_this = Some(0);
         } else if line == "failures:" || line.starts_with("test result: ") {
             self.of_this = None;
         }
         if let Some(lines) = &mut self.of_this
-            && *lines < LINES_OF_A_TEST
+            && *lines < LINES_PER_TEST_MAX
             && !line.is_empty()
         {
             *lines += 1;
@@ -208,7 +210,7 @@ fn report(skips: &BTreeSet<String>) -> String {
     }
     let lines: String = skips.iter().map(|skip| format!("  {skip}\n")).collect();
     format!(
-        "\nskipped, because something is missing: {}\n{lines}",
+        "\nskipped because of a missing prerequisite: {}\n{lines}",
         skips.len()
     )
 }
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_selections_of_tests_keep_one_process() {
+    fn only_selected_tests_run_in_one_process() {
         for args in [
             &[][..],
             &["--locked"],
@@ -256,10 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn as_many_tests_run_as_may_have_a_machine() {
+    fn test_threads_match_the_limit_of_machines() {
         let file = workspace::root().join("cli/tests/traffic/machine.rs");
         let text = fs::read_to_string(file).unwrap();
-        let limit = format!("const AT_ONCE: usize = {BESIDE_AT_ONCE};");
+        let limit = format!("const MACHINES_MAX: usize = {PARALLEL_TEST_THREADS};");
         assert!(text.contains(&limit), "{limit}");
     }
 
@@ -278,15 +280,15 @@ mod tests {
         assert_eq!(failures.report(), "");
         let said = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nit is 4\n\n\
                     failures:\n    a\n\ntest result: FAILED. 0 passed\ntest b ... ok";
-        said.lines().for_each(|line| failures.hear(line));
-        (0..99).for_each(|n| failures.hear(&format!("test b{n} ... ok")));
+        said.lines().for_each(|line| failures.record(line));
+        (0..99).for_each(|n| failures.record(&format!("test b{n} ... ok")));
         assert_eq!(
             failures.report(),
             "\nfailed:\n---- a stdout ----\nit is 4\n"
         );
-        failures.hear("---- b stdout ----");
-        (0..99).for_each(|n| failures.hear(&n.to_string()));
-        assert_eq!(failures.lines.len(), 2 + LINES_OF_A_TEST);
+        failures.record("---- b stdout ----");
+        (0..99).for_each(|n| failures.record(&n.to_string()));
+        assert_eq!(failures.lines.len(), 2 + LINES_PER_TEST_MAX);
     }
 
     #[test]
@@ -297,10 +299,10 @@ mod tests {
         fs::write(&list, "b tests::x: root\na y: tap\nb tests::x: root\n").unwrap();
         assert_eq!(
             report(&skips(&list).unwrap()),
-            "\nskipped, because something is missing: 2\n  a y: tap\n  b tests::x: root\n"
+            "\nskipped because of a missing prerequisite: 2\n  a y: tap\n  b tests::x: root\n"
         );
-        forget(&list).unwrap();
-        forget(&list).unwrap();
+        remove_list(&list).unwrap();
+        remove_list(&list).unwrap();
         assert!(skips(&list).unwrap().is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! `soak`: kills the driver domain under load, attaches and detaches thousands of guests, or runs
-//! many guests for a given time, and sums up the results.
+//! many guests for a given time. Summarizes the results.
 //!
 //! Resumable: each kill, each hundred attaches, and each round of many guests is a line of JSON in
-//! a file below `target/soak/`, whose name depends on the tested programs. A run continues an
+//! a file below `target/soak/`, whose name depends on the tested programs. A new run resumes an
 //! interrupted one.
 
 mod summary;
@@ -20,22 +20,22 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use victim::Victim;
 
-/// The program that starts machines and their loads; it is beside `grantway`.
-const KEEPER: &str = "grantway-lab";
-/// Kills per machine, before another machine is started, so that starts and ends are tested, too.
-const KILLS_OF_ONE: u64 = 250;
-/// Attaches between two checks of the machine's resources.
-const ATTACHES_OF_LINE: u64 = 100;
-/// A kill disturbs one of this many attaches.
-const ATTACHES_OF_KILL: u64 = 20;
+/// The program that starts machines and their loads. It is in the same folder as `grantway`.
+const MACHINE_PROGRAM: &str = "grantway-lab";
+/// Kills per machine. Then another machine is started, so that starts and stops are tested, too.
+const KILLS_PER_MACHINE: u64 = 250;
+/// Attaches between two checks of the machine's resources; each check writes a line.
+const ATTACHES_PER_LINE: u64 = 100;
+/// One in this many attaches is disturbed by a kill.
+const ATTACHES_PER_KILL: u64 = 20;
 
-/// Default duration of traffic of many guests.
-const MINUTES_OF_GUESTS: u64 = 30;
+/// Default duration of traffic with many guests, minutes.
+const GUESTS_MINUTES: u64 = 30;
 
 /// A repeated trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
-    /// Kills a part of the machine.
+    /// Kills a process of the machine.
     Kills(Victim),
     /// Attaches and detaches a guest.
     Attaches,
@@ -52,8 +52,8 @@ impl Trial {
         }
     }
 
-    /// Returns the number of repetitions in a line.
-    fn of_line(self, line: &Value) -> u64 {
+    /// Returns the number of repetitions that a line records.
+    fn repetitions(self, line: &Value) -> u64 {
         match self {
             Self::Kills(_) => 1,
             Self::Attaches => line["attaches"].as_u64().unwrap_or(0),
@@ -61,25 +61,26 @@ impl Trial {
         }
     }
 
-    /// Returns the helper that does `count` repetitions on one machine, within `seconds`.
+    /// Returns the name and the argument of the helper that makes `count` repetitions on one
+    /// machine within `seconds`.
     fn helper(self, count: u64, seconds: Option<u64>, seed: usize) -> [String; 2] {
         match self {
             Self::Kills(Victim::Vm) => {
-                let kills = count.min(KILLS_OF_ONE);
+                let kills = count.min(KILLS_PER_MACHINE);
                 let spec = json!({ "kills": kills, "seconds": seconds, "seed": seed });
                 ["vms".to_owned(), spec.to_string()]
             }
             Self::Kills(victim) => {
                 let spec = json!({
-                    "victim": victim.name(), "kills": count.min(KILLS_OF_ONE),
+                    "victim": victim.name(), "kills": count.min(KILLS_PER_MACHINE),
                     "seconds": seconds, "seed": seed,
                 });
                 ["soak".to_owned(), spec.to_string()]
             }
-            // All rounds use one machine, because slow growth takes a long time to show.
+            // All rounds use one machine, because slow growth shows only after a long time.
             Self::Attaches => {
                 let spec = json!({
-                    "attaches": count, "every": ATTACHES_OF_LINE, "kill_every": ATTACHES_OF_KILL,
+                    "attaches": count, "every": ATTACHES_PER_LINE, "kill_every": ATTACHES_PER_KILL,
                     "seconds": seconds, "seed": seed,
                 });
                 ["attaches".to_owned(), spec.to_string()]
@@ -99,12 +100,12 @@ struct SoakOptions {
     count: u64,
     minutes: Option<u64>,
     fresh: bool,
-    /// The programs; `None`: built first.
+    /// The path of `grantway`, or `None` to build the programs first.
     grantway: Option<PathBuf>,
 }
 
-/// `soak [--kills N [--of VICTIM]|--attaches N|--guests N] [--minutes M] [--fresh]
-/// [--grantway PATH]`.
+/// Runs `soak [--kills N [--of VICTIM]|--attaches N|--guests N] [--minutes M] [--fresh] [--grantway
+/// PATH]`.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let asked = read(args)?;
     let grantway = match asked.grantway {
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         bar.set_position(done);
         let helper = trial.helper(missing, left, records(&file)?.len());
         run_one(&grantway, helper, &file, |line| {
-            bar.inc(trial.of_line(line))
+            bar.inc(trial.repetitions(line))
         })?;
         ensure!(
             self::done(trial, &file)? > done || left.is_some(),
@@ -155,7 +156,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// Returns the number of finished repetitions.
 fn done(trial: Trial, file: &Path) -> Result<u64> {
-    Ok(records(file)?.iter().map(|line| trial.of_line(line)).sum())
+    Ok(records(file)?
+        .iter()
+        .map(|line| trial.repetitions(line))
+        .sum())
 }
 
 fn read(args: &[String]) -> Result<SoakOptions> {
@@ -184,16 +188,16 @@ fn read(args: &[String]) -> Result<SoakOptions> {
     let count = count.unwrap_or(1000);
     let (trial, count, minutes) = match (trial, victim) {
         (Some(option @ ("--attaches" | "--guests")), Some(_)) => {
-            bail!("--of says who is killed by --kills, not by {option}")
+            bail!("--of applies only to --kills, not to {option}")
         }
         (Some("--attaches"), None) => (Trial::Attaches, count, minutes),
         // The duration is the goal here, not a limit.
         (Some("--guests"), None) => {
             ensure!(
                 count >= 2 && count.is_multiple_of(2),
-                "--guests {count}: each has its traffic with another one: write an even number"
+                "--guests {count}: use an even number, because guests exchange traffic in pairs"
             );
-            let wanted = minutes.unwrap_or(MINUTES_OF_GUESTS) * 60;
+            let wanted = minutes.unwrap_or(GUESTS_MINUTES) * 60;
             (Trial::Guests(count), wanted, None)
         }
         (_, victim) => {
@@ -214,7 +218,7 @@ fn read(args: &[String]) -> Result<SoakOptions> {
 fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     let monitor = ["grantwayd", "grantway-netd", "grantway-manager"];
-    for program in ["grantway", KEEPER, "driver", "guest"]
+    for program in ["grantway", MACHINE_PROGRAM, "driver", "guest"]
         .into_iter()
         .chain(monitor)
     {
@@ -233,7 +237,7 @@ fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     Ok(folder.join(format!("{programs:016x}-{what}.jsonl")))
 }
 
-/// Returns one record per line. An interrupted line is ignored.
+/// Returns one record per line. Ignores an incomplete line.
 fn records(file: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text
@@ -242,9 +246,9 @@ fn records(file: &Path) -> Result<Vec<Value>> {
     Ok(lines.collect())
 }
 
-/// Runs one machine; stores each line of its output.
+/// Runs one machine and stores each line of its output.
 fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Value)) -> Result<()> {
-    let program = grantway.with_file_name(KEEPER);
+    let program = grantway.with_file_name(MACHINE_PROGRAM);
     let mut child = Command::new(&program)
         .arg("internal")
         .args(helper)
@@ -259,7 +263,7 @@ fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Val
         let value: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
         match value["error"].as_str() {
             Some(text) => error = Some(text.to_owned()),
-            // On a new line, even after an interrupted one.
+            // The text begins with a newline, because the last line may be incomplete.
             None => {
                 write!(records, "\n{line}\n")?;
                 kept(&value);
@@ -270,7 +274,7 @@ fn run_one(grantway: &Path, helper: [String; 2], file: &Path, kept: impl Fn(&Val
     ensure!(
         status.success(),
         "{}",
-        error.unwrap_or_else(|| format!("the machine's keeper has failed: {status}"))
+        error.unwrap_or_else(|| format!("{MACHINE_PROGRAM} has failed: {status}"))
     );
     Ok(())
 }

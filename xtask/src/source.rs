@@ -1,4 +1,5 @@
-//! Finds source files, and examines Rust line by line, whose form `rustfmt` makes predictable.
+//! Finds source files, and examines Rust code line by line, which works because `rustfmt` makes its
+//! form predictable.
 
 use crate::workspace;
 use anyhow::Result;
@@ -9,14 +10,15 @@ use std::process::Command;
 
 /// Returns every Rust file under a file or folder, sorted, without build output.
 pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
-    // A crate below this one's folder is counted separately.
+    // A crate in a subfolder is counted separately.
     let enters = |folder: &Path| !folder.ends_with("target") && !folder.join("Cargo.toml").exists();
     let mut found = walk(root, enters)?;
     found.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     Ok(found)
 }
 
-/// Returns every file and symbolic link under a file or folder, sorted, without excluded folders.
+/// Returns every file and symbolic link under a file or folder, sorted, without the folders that
+/// `enters` rejects.
 pub(crate) fn walk(root: &Path, enters: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut next = vec![root.to_path_buf()];
@@ -33,7 +35,7 @@ pub(crate) fn walk(root: &Path, enters: impl Fn(&Path) -> bool) -> Result<Vec<Pa
     Ok(found)
 }
 
-/// Returns the files of the repository, including new ones, by their paths below its root, except
+/// Returns the paths of the repository's files relative to its root. Includes new files, but no
 /// ignored ones. A removed file may still be listed.
 pub(crate) fn names() -> Result<Vec<String>> {
     let list = ["ls-files", "-z", "--cached", "--others"];
@@ -62,13 +64,14 @@ pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the texts of files, without modules for tests only.
+/// Returns the paths and texts of files, without files that are modules for tests only.
 pub(crate) fn without_tests(files: Vec<PathBuf>) -> Result<Vec<(PathBuf, String)>> {
     let mut tests = BTreeSet::new();
     let mut texts = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file)?;
-        // A module `m` of a/mod.rs or a/lib.rs is beside it; one of a/b.rs is in a/b/.
+        // The file of a module of a/mod.rs or a/lib.rs is in a/; that of a module of a/b.rs is in
+        // a/b/.
         let folder = match file.file_stem().and_then(|stem| stem.to_str()) {
             Some("mod" | "lib" | "main") | None => file.with_file_name(""),
             Some(_) => file.with_extension(""),
@@ -90,7 +93,7 @@ pub(crate) fn is_code(line: &str) -> bool {
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Returns whether a line lifts the workspace's ban on `unsafe`: an attribute that names the lint.
+/// Returns whether a line has an attribute that lifts the workspace's ban on `unsafe`.
 pub(crate) fn allows_unsafe(line: &str) -> bool {
     let line = line.trim_start();
     let names_it = line
@@ -104,7 +107,8 @@ pub(crate) fn allows_unsafe(line: &str) -> bool {
             || line.starts_with("unsafe_code"))
 }
 
-/// Returns the number of unsafe blocks, functions, implementations and so on that a line opens.
+/// Returns the number of unsafe blocks, functions, implementations and other unsafe items that a
+/// line opens.
 pub(crate) fn unsafe_blocks(line: &str) -> usize {
     let code = line.split("//").next().unwrap_or_default();
     let quoted = |at: usize| code[..at].matches('"').count() % 2 == 1;
@@ -132,8 +136,8 @@ pub(crate) fn count(text: &str) -> (usize, usize) {
     (lines, blocks)
 }
 
-/// Skips the item of an attribute: up to a line that ends it, or up to the closing brace at the
-/// indentation of the line that opened it.
+/// Skips the item to which an attribute belongs. The item ends at a line that ends with `;` or `}`,
+/// or at a closing bracket with the indentation of the line that opened it.
 fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     let mut indentation = None;
     for line in lines {
@@ -148,7 +152,7 @@ fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Returns the names of the modules that a file declares for tests only, in separate files.
+/// Returns the names of the modules in separate files that a file declares for tests only.
 pub(crate) fn test_modules(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let name = |pair: &[&str]| {

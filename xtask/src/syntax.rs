@@ -1,4 +1,4 @@
-//! Common queries of parsed Rust: tests, and lines of items.
+//! Common queries on parsed Rust code: tests, attributes and lines of items.
 
 use anyhow::{Context, Result};
 use std::ops::RangeInclusive;
@@ -72,7 +72,7 @@ pub(crate) fn impl_attributes(item: &ImplItem) -> &[Attribute] {
     }
 }
 
-/// Returns the lines of a piece of syntax, from 1.
+/// Returns the line numbers of a piece of syntax, starting at 1.
 pub(crate) fn lines(piece: &impl Spanned) -> RangeInclusive<usize> {
     let span = piece.span();
     span.start().line..=span.end().line

@@ -1,4 +1,4 @@
-//! Counts the trusted base.
+//! Counts the lines of the trusted base.
 
 use crate::rules::{self, LayeringRules};
 use crate::source;
@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part, then of
-/// each program, and fails if one exceeds its limit.
+/// Prints lines of code (without blank lines, comments and tests) and unsafe blocks, per part and
+/// then per program. Fails if a program exceeds its limit.
 pub(crate) fn print() -> Result<()> {
     let root = workspace::root();
     let (mut all_lines, mut all_blocks) = (0, 0);
@@ -18,7 +18,7 @@ pub(crate) fn print() -> Result<()> {
     );
     let rules = rules::read()?;
     let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
-    checked(&workspace::crates()?, &rules, &root, &manifest)?;
+    check_overflow_checks(&workspace::crates()?, &rules, &root, &manifest)?;
     let attackers: Vec<PathBuf> = rules.attackers.iter().map(|path| root.join(path)).collect();
     for part in &rules.trusted {
         let path = root.join(part);
@@ -34,7 +34,7 @@ pub(crate) fn print() -> Result<()> {
     programs(&rules, &root, &attackers)
 }
 
-/// Prints the same counts for each program.
+/// Prints the counts for each program.
 fn programs(rules: &LayeringRules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     let crates = workspace::crates()?;
     let beside = rules.beside.iter().map(|path| root.join(path));
@@ -79,9 +79,14 @@ fn programs(rules: &LayeringRules, root: &Path, attackers: &[PathBuf]) -> Result
     Ok(())
 }
 
-/// Returns whether arithmetic is checked in releases of every crate that a trusted program contains
-/// or links.
-fn checked(crates: &[Crate], rules: &LayeringRules, root: &Path, manifest: &str) -> Result<()> {
+/// Checks that the release profile enables overflow checks for every crate that a trusted program
+/// contains or links.
+fn check_overflow_checks(
+    crates: &[Crate],
+    rules: &LayeringRules,
+    root: &Path,
+    manifest: &str,
+) -> Result<()> {
     let manifest: toml::Table = manifest.parse()?;
     let packages = manifest
         .get("profile")
@@ -104,8 +109,8 @@ fn checked(crates: &[Crate], rules: &LayeringRules, root: &Path, manifest: &str)
     Ok(())
 }
 
-/// Returns the external crates that a program links and the crates of its parts name. The first
-/// part is in its own crate.
+/// Returns the external crates that a program links and that the crates of its parts name. The
+/// first part lies in the program's crate.
 fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
     let has = |found: &Crate, part: &PathBuf| part.starts_with(&found.root);
     let own = parts.first().and_then(|part| {
@@ -120,7 +125,8 @@ fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
     Ok(named.filter(|name| linked.contains(name)).collect())
 }
 
-/// Counts lines and unsafe blocks under a folder, without test files and without `except`.
+/// Counts lines and unsafe blocks under a folder, without test files and without the paths in
+/// `except`.
 fn count(path: PathBuf, except: &[PathBuf]) -> Result<(usize, usize)> {
     let mut files = match path.is_file() {
         true => vec![path],
@@ -141,12 +147,12 @@ mod tests {
         let root = workspace::root();
         let (crates, rules) = (workspace::crates().unwrap(), rules::read().unwrap());
         let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
-        checked(&crates, &rules, &root, &manifest).unwrap();
+        check_overflow_checks(&crates, &rules, &root, &manifest).unwrap();
         for name in ["abi", "config", "confine", "manager", "netdev", "shmem"] {
             let section = format!("[profile.release.package.{name}]\noverflow-checks = true");
             let without = manifest.replace(&section, "");
             assert_ne!(without, manifest);
-            let error = checked(&crates, &rules, &root, &without).unwrap_err();
+            let error = check_overflow_checks(&crates, &rules, &root, &without).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
         }
     }

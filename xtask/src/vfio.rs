@@ -1,6 +1,8 @@
-//! `cargo xtask vfio`: a machine with a NIC of `kind = "vfio"` in an emulated system with an IOMMU.
+//! `cargo xtask vfio`: tests machines with NICs of `kind = "vfio"` in an emulated system with an
+//! IOMMU.
 //!
-//! The script `xtask/vfio/init` runs inside. It uses the newest kernel of this system.
+//! The script `xtask/vfio/init` runs inside. The emulated system runs the newest kernel that this
+//! system has.
 
 use crate::xen::archive::Archive;
 use crate::xen::machine::EmulatorConsole;
@@ -36,7 +38,7 @@ unmapped, down and attack.
 Needs qemu-system-x86_64, busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all
 deadlines (default: 3).";
 
-/// The tests, in their order.
+/// The tests, in the order in which they run.
 const TESTS: [&str; 19] = [
     "boot",
     "refused",
@@ -58,9 +60,9 @@ const TESTS: [&str; 19] = [
     "82574-down",
     "82574-attack",
 ];
-/// Deadline on a system without load, seconds.
+/// Deadline of the run on a system without other load, seconds.
 const DEADLINE_S: u64 = 240;
-/// Programs that run inside.
+/// Programs that run in the emulated system.
 const PROGRAMS: [&str; 7] = [
     "grantway",
     "grantwayd",
@@ -70,7 +72,7 @@ const PROGRAMS: [&str; 7] = [
     "guest",
     "hostile-pci",
 ];
-/// Modules of the kernel, in the order in which they are loaded.
+/// Kernel modules, in the order in which they are loaded.
 const MODULES: [&str; 15] = [
     "virt/lib/irqbypass",
     "drivers/vfio/vfio",
@@ -88,8 +90,8 @@ const MODULES: [&str; 15] = [
     "drivers/net/virtio_net",
     "drivers/net/tun",
 ];
-/// The emulated system: an IOMMU, and cables between the devices that machines drive (01:00.0 and
-/// 02:00.0) and devices that the kernel drives.
+/// The emulator's arguments. The system has an IOMMU. A cable connects each device that machines
+/// drive (01:00.0 and 02:00.0) with a device that the kernel drives.
 const SYSTEM: [&str; 42] = [
     "-machine",
     "q35",
@@ -120,7 +122,7 @@ const SYSTEM: [&str; 42] = [
     "hubport,hubid=2,id=far2",
     "-nic",
     "none",
-    // A device below a port can be reset.
+    // Only a device below a port can be reset.
     "-device",
     "pcie-root-port,id=port0,slot=1,addr=02.0",
     "-device",
@@ -179,7 +181,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     passed.with_context(|| format!("the emulator's messages: {}", messages.display()))
 }
 
-/// The parts of this system that a run uses.
+/// The programs and files of this system that a run uses.
 struct Parts {
     emulator: PathBuf,
     busybox: PathBuf,
@@ -188,7 +190,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Finds all parts.
+    /// Finds all parts, or returns `None` if one is missing.
     fn find() -> Option<Self> {
         let emulator = find("qemu-system-x86_64")?;
         let busybox = find("busybox")?;
@@ -208,7 +210,7 @@ impl Parts {
         })
     }
 
-    /// Creates the file system of the emulated system; returns its path.
+    /// Creates the file system of the emulated system and returns its path.
     fn image(&self, home: &Path, programs: &Path) -> Result<PathBuf> {
         let mut image = Archive::default();
         for folder in ["bin", "dev", "proc", "sys", "tmp", "run"] {
@@ -218,7 +220,7 @@ impl Parts {
         for program in PROGRAMS {
             let stripped = home.join(program);
             let from = programs.join(program);
-            // Debug information is most of a program.
+            // Programs are stripped, because they consist mostly of debug information.
             workspace::output(Command::new("strip").arg("-o").arg(&stripped).arg(from))?;
             image.copy(&format!("bin/{program}"), &stripped)?;
         }
@@ -244,7 +246,7 @@ fn file(modules: &Path, module: &str) -> PathBuf {
     modules.join(format!("{module}.ko"))
 }
 
-/// Builds the programs that run inside; returns their folder.
+/// Builds the programs that run inside and returns their folder.
 fn programs() -> Result<PathBuf> {
     let targets: Vec<&str> = PROGRAMS.iter().flat_map(|name| ["--bin", name]).collect();
     build::as_tested(&targets)

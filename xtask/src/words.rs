@@ -1,4 +1,4 @@
-//! Finds retired words and phrases: `words.txt` lists them with their replacements.
+//! Finds retired words and phrases, which `words.txt` lists with their replacements.
 
 mod prose;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 #[derive(Default)]
 struct Words {
     retired: Vec<Retired>,
-    /// Phrases that no sentence of a comment or of a document contains.
+    /// Phrases that no sentence of a comment or document may contain.
     phrases: Vec<Retired>,
     /// Folders below which sentences are not checked yet.
     unchecked: Vec<String>,
@@ -22,13 +22,14 @@ struct Words {
 /// A retired word.
 struct Retired {
     pattern: Regex,
-    /// The folders in which it is retired, relative to the workspace's root; empty: everywhere.
+    /// The folders in which the word is retired, relative to the workspace's root (empty:
+    /// everywhere).
     folders: Vec<String>,
     instead: String,
 }
 
-/// Prints every occurrence of a retired word or phrase below `folders`, or in the whole workspace,
-/// and fails if there is one.
+/// Prints every occurrence of a retired word or phrase below `folders` (empty: the whole
+/// workspace). Fails if it finds any.
 pub(crate) fn check(folders: &[String]) -> Result<()> {
     let root = workspace::root();
     let words = parse(include_str!("../words.txt"))?;
@@ -47,14 +48,14 @@ pub(crate) fn check(folders: &[String]) -> Result<()> {
             continue;
         }
         let text = std::fs::read_to_string(&file)?;
-        found.extend(places(&words, path, &text));
+        found.extend(violations(&words, path, &text));
     }
     for place in &found {
         eprintln!("words: {place}");
     }
-    ensure!(found.is_empty(), "{} places of retired words", found.len());
+    ensure!(found.is_empty(), "{} uses of retired words", found.len());
     let rules = words.retired.len() + words.phrases.len();
-    println!("words: none of {rules} retired ones");
+    println!("words: no use of {rules} retired words");
     Ok(())
 }
 
@@ -97,7 +98,7 @@ fn retired(line: &str) -> Result<Retired> {
 }
 
 /// Returns the lines of a file with retired words.
-fn places(words: &Words, path: &Path, text: &str) -> Vec<String> {
+fn violations(words: &Words, path: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     if words.skipped.iter().any(|file| path == Path::new(file)) {
         return found;
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn retired_words_are_found_where_they_are_retired() {
         let words = parse(WORDS).unwrap();
-        let found = |path: &str, text: &str| places(&words, Path::new(path), text);
+        let found = |path: &str, text: &str| violations(&words, Path::new(path), text);
         assert_eq!(
             found("x.md", "\nA Long road."),
             ["x.md:2: `Long road`: path"]

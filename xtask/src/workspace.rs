@@ -10,13 +10,13 @@ use std::process::Command;
 #[derive(Debug)]
 pub(crate) struct Crate {
     pub(crate) name: String,
-    /// Returns the folder of its manifest.
+    /// The folder of the crate's manifest.
     pub(crate) root: PathBuf,
-    /// Returns the root of its library and of each of its programs.
+    /// The root files of the crate's library and of each of its programs.
     pub(crate) targets: Vec<PathBuf>,
-    /// Crates of this workspace that its normal and build dependencies name.
+    /// Crates of this workspace among the normal and build dependencies.
     pub(crate) inside: Vec<String>,
-    /// Other crates that they name.
+    /// Other crates among these dependencies.
     pub(crate) outside: Vec<String>,
 }
 
@@ -26,23 +26,23 @@ pub(crate) fn root() -> PathBuf {
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
-/// Returns a command of the cargo that runs this program.
+/// Returns a command for the cargo that runs this program, in this workspace.
 pub(crate) fn cargo() -> Command {
     cargo_in(&root())
 }
 
-/// Returns one for another workspace.
+/// Returns a command for the cargo that runs this program, in another workspace.
 pub(crate) fn cargo_in(folder: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(folder);
     command
 }
 
-/// Runs a command until it ends; returns its output.
+/// Runs a command until it exits. Returns its output.
 ///
 /// # Errors
 ///
-/// It cannot be run, or has failed, with its output.
+/// The command cannot be run or has failed. The error contains its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command
         .output()
@@ -52,7 +52,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(done.stdout).with_context(|| format!("{command:?} prints no UTF-8"))
 }
 
-/// Returns cargo's output folder, without the target triple: honours `CARGO_TARGET_DIR`.
+/// Returns cargo's output folder without the target triple. Honours `CARGO_TARGET_DIR`.
 pub(crate) fn target_directory() -> Result<PathBuf> {
     let metadata = metadata(&root())?;
     let path = metadata["target_directory"]
@@ -97,8 +97,8 @@ pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// Returns every crate that a package links, itself included, if it is built alone; without
-/// procedural macros and crates that only these link.
+/// Returns every crate that a package links if it is built alone, including the package itself.
+/// Excludes procedural macros and crates that only they link.
 pub(crate) fn linked(package: &str) -> Result<BTreeSet<String>> {
     let tree = ["tree", "--offline", "--package", package, "--prefix=none"];
     let parts = ["--edges=normal,no-proc-macro", "--format={p}"];
@@ -146,7 +146,8 @@ fn read_crate(package: &Value) -> Result<Crate> {
     Ok(found)
 }
 
-/// Returns whether a target is a library or a program; not a test, a benchmark or a build script.
+/// Returns whether a target is a library or a program, but not a test, a benchmark or a build
+/// script.
 fn is_product(target: &Value) -> bool {
     let kinds = target["kind"].as_array().into_iter().flatten();
     kinds.filter_map(Value::as_str).any(|kind| {

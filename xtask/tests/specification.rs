@@ -1,5 +1,5 @@
-//! SPECIFICATION.md names a test for each guarantee, which must exist in the named crate. So must
-//! the tests that the requirements of `specs/` name.
+//! Checks that the tests exist that SPECIFICATION.md names for each guarantee, and those that the
+//! requirements in `specs/` name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Returns the sources of each crate of the workspace, in one text with the names of their files.
+/// Returns the sources of each crate of the workspace as one text, which includes the names of the
+/// files.
 fn sources() -> BTreeMap<String, String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.split("members = [").nth(1).unwrap();
@@ -41,7 +42,7 @@ fn append(path: &Path, text: &mut String) {
     }
 }
 
-/// Returns whether a source has a test or a module of tests of this name.
+/// Returns whether a source has a test or a module of tests with this name.
 fn holds(source: &str, name: &str) -> bool {
     source.contains(&format!("fn {name}(")) || source.contains(&format!("mod {name};"))
 }
@@ -55,14 +56,14 @@ fn every_named_test_exists() {
         if let Some((package, test)) = name.split_once(": ") {
             let source = sources
                 .get(package)
-                .unwrap_or_else(|| panic!("`{name}`: there is no crate {package}"));
+                .unwrap_or_else(|| panic!("`{name}`: crate {package} does not exist"));
             assert!(holds(source, test), "`{name}` is not in {package}");
             checked += 1;
         } else if name.matches('_').count() > 1
             && !name.contains(|c: char| c.is_whitespace() || c == '/' || c == ':' || c == '.')
         {
             let somewhere = sources.values().any(|source| holds(source, name));
-            assert!(somewhere, "there is no test `{name}`");
+            assert!(somewhere, "test `{name}` does not exist");
             checked += 1;
         }
     }
@@ -83,9 +84,10 @@ fn in_italics(text: &str) -> Vec<&str> {
     found
 }
 
-/// Returns whether a test exists: a file of tests, a function, a group of them (`attack_06_*`),
-/// with or without its modules. Returns `None` if it is not a test's name.
-fn is_there(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
+/// Returns whether a test exists. The name may be that of a file of tests, a function or a group of
+/// functions (`attack_06_*`), with or without modules. Returns `None` if it cannot be a test's
+/// name.
+fn test_exists(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
     let last = name.rsplit("::").next()?;
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let somewhere = |is_it: &dyn Fn(&str) -> bool| sources.values().any(|source| is_it(source));
@@ -113,18 +115,18 @@ fn tests_named_by_requirements_exist() {
         let page = page.unwrap().path();
         let text = fs::read_to_string(&page).unwrap();
         for name in in_italics(&text) {
-            let found = is_there(&sources, name);
+            let found = test_exists(&sources, name);
             checked += usize::from(found.is_some());
             if found == Some(false) {
                 missing.push(format!("{}: `{name}`", page.display()));
             }
         }
     }
-    assert!(missing.is_empty(), "there is no test {missing:#?}");
+    assert!(missing.is_empty(), "missing tests: {missing:#?}");
     assert!(checked > 200, "only {checked} tests are named");
 }
 
-/// Returns the rows of the table of attacks, as their cells.
+/// Returns the cells of each row in the table of attacks.
 fn attacks(specification: &str) -> Vec<Vec<&str>> {
     let section = specification.split("\n## Attacks\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -133,7 +135,7 @@ fn attacks(specification: &str) -> Vec<Vec<&str>> {
     cells.skip(1).collect()
 }
 
-/// Returns the name of a file's package: that of the nearest manifest above it.
+/// Returns the name of a file's package, from the nearest manifest above the file.
 fn package_of(file: &Path) -> String {
     let manifest = file.ancestors().map(|folder| folder.join("Cargo.toml"));
     let manifest = manifest
@@ -144,8 +146,8 @@ fn package_of(file: &Path) -> String {
     name.split('"').next().unwrap().to_owned()
 }
 
-/// Every attack has tests, each is in its named file, and the row's command runs it: it names the
-/// file's package and a part of the test's name.
+/// Checks that every attack has tests, that each test is in the named file, and that the row's
+/// command runs it. The command must name the file's package and a part of the test's name.
 #[test]
 fn the_command_of_each_row_tests_its_attack() {
     let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
@@ -166,14 +168,14 @@ fn the_command_of_each_row_tests_its_attack() {
             let package = package_of(&file);
             assert!(
                 words.windows(2).any(|two| two == ["-p", &package]),
-                "{number}: the command leaves {package} out"
+                "{number}: the command omits {package}"
             );
             for name in names.split('`').skip(1).step_by(2) {
                 tests += 1;
-                let is_there = source.contains(&format!("fn {name}("));
-                assert!(is_there, "{number}: {name} is not in {}", file.display());
+                let test_exists = source.contains(&format!("fn {name}("));
+                assert!(test_exists, "{number}: {name} is not in {}", file.display());
                 let runs = words[2..].iter().any(|word| name.contains(word));
-                assert!(runs || is_model, "{number}: the command leaves {name} out");
+                assert!(runs || is_model, "{number}: the command omits {name}");
             }
         }
         assert!(tests > 0, "{number}: no test");

@@ -19,7 +19,7 @@ use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_
 const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
 /// Number of tests that may run a machine at the same time: they mostly wait, but share few CPUs.
-const AT_ONCE: usize = 2;
+const MACHINES_MAX: usize = 2;
 
 /// Tests with a machine.
 static TURNS: Mutex<Turns> = Mutex::new(Turns { busy: 0, alone: 0 });
@@ -37,10 +37,10 @@ struct Turns {
 pub(crate) struct Turn(usize);
 
 impl Turn {
-    /// Waits until fewer than [`AT_ONCE`] other tests run a machine, and none waits to be alone.
+    /// Waits until fewer than [`MACHINES_MAX`] other tests run a machine, and none waits to be alone.
     pub(crate) fn wait() -> Self {
         let turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = FREED.wait_while(turns, |it| it.busy >= AT_ONCE || it.alone > 0);
+        let free = FREED.wait_while(turns, |it| it.busy >= MACHINES_MAX || it.alone > 0);
         free.unwrap_or_else(PoisonError::into_inner).busy += 1;
         Self(1)
     }
@@ -53,8 +53,8 @@ impl Turn {
         let free = FREED.wait_while(turns, |it| it.busy > 0);
         let mut turns = free.unwrap_or_else(PoisonError::into_inner);
         turns.alone -= 1;
-        turns.busy = AT_ONCE;
-        Self(AT_ONCE)
+        turns.busy = MACHINES_MAX;
+        Self(MACHINES_MAX)
     }
 }
 

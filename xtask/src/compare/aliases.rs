@@ -61,7 +61,7 @@ impl Aliases {
         Ok(Self(renames))
     }
 
-    /// Returns the tree's name of a configuration that some commit calls `name`.
+    /// Returns the tree's name for a configuration that an older commit calls `name`.
     pub(super) fn config(&self, name: &str) -> String {
         let mut config = Config::parse(name);
         for rename in &self.0 {
@@ -79,7 +79,7 @@ impl Aliases {
         config.name()
     }
 
-    /// Returns the tree's name of a metric that some commit calls `name`.
+    /// Returns the tree's name for a metric that an older commit calls `name`.
     pub(super) fn metric(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for rename in self
@@ -95,7 +95,7 @@ impl Aliases {
         name
     }
 
-    /// Returns all names that an item of the tree has ever had, the newest first.
+    /// Returns all names that an item of the tree has ever had, newest first.
     pub(super) fn of(&self, kind: NameKind, name: &str) -> Vec<String> {
         let mut names = vec![name.to_owned()];
         for rename in self.0.iter().rev().filter(|rename| rename.kind == kind) {
@@ -140,7 +140,7 @@ impl Config {
         figures::report::config(&self.column, &self.keys)
     }
 
-    /// `old` and `new` are keys, or keys with their values.
+    /// Renames a key, or a key with its value.
     fn rename_key(&mut self, old: &str, new: &str) {
         let (old_key, old_value) = old.split_once('=').unwrap_or((old, ""));
         let (new_key, new_value) = new.split_once('=').unwrap_or((new, ""));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn old_configurations_get_todays_names() {
+    fn old_configurations_get_current_names() {
         let aliases = Aliases::parse(RENAMES).unwrap();
         for (old, new) in [
             ("ngm-64@load=1", "counted-small@load=1"),
@@ -197,7 +197,7 @@ mod tests {
             ("odd@x=2", "odd@x=2"),
         ] {
             assert_eq!(aliases.config(old), new);
-            assert_eq!(aliases.config(new), new, "a new name stays");
+            assert_eq!(aliases.config(new), new, "a new name is unchanged");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Counts instructions of a part of a program, by callgrind.
+//! Counts the instructions of a part of a program with callgrind.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Functions of the C library's allocator and of start-up. They are excluded, because their cost
-/// depends on addresses, and even on the length of the program's path. Their callers are counted.
-const LEFT_OUT: [&str; 10] = [
+/// Functions of the C library's allocator and of start-up. Counts exclude their instructions, which
+/// depend on addresses and even on the length of the program's path, but include their callers.
+const EXCLUDED_FUNCTIONS: [&str; 10] = [
     "_int_",
     "calloc",
     "free",
@@ -21,7 +21,7 @@ const LEFT_OUT: [&str; 10] = [
     "unlink_chunk",
 ];
 
-/// Returns why nothing can be counted here, or `None` if counting works.
+/// Returns why this system cannot count instructions, or `None` if it can.
 pub(super) fn missing() -> Option<String> {
     let present = Command::new("valgrind").arg("--version").output();
     match present {
@@ -30,8 +30,8 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
-/// Runs a program; returns the instructions between entry and exit of the functions that `toggle`
-/// names. callgrind writes to `folder`.
+/// Runs a program and returns the number of instructions executed inside the functions that
+/// `toggle` names. callgrind writes its files to `folder`.
 pub(super) fn collect(
     program: &Path,
     toggle: &str,
@@ -63,7 +63,7 @@ pub(super) fn collect(
     Ok(count)
 }
 
-/// Returns the sum of the functions' own costs, from a file in callgrind's format.
+/// Returns the sum of the functions' own costs in a text in callgrind's format.
 fn count(text: &str) -> u64 {
     // Callgrind writes a file's name only at the first use of its number.
     let mut names = BTreeMap::new();
@@ -71,7 +71,9 @@ fn count(text: &str) -> u64 {
         let (number, name) = word.strip_prefix('(')?.split_once(')')?;
         if !name.is_empty() {
             let name = name.trim();
-            let left_out = LEFT_OUT.iter().any(|start| name.starts_with(start));
+            let left_out = EXCLUDED_FUNCTIONS
+                .iter()
+                .any(|start| name.starts_with(start));
             names.insert(number.to_owned(), left_out);
         }
         names.get(number).copied()

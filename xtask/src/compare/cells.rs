@@ -1,4 +1,4 @@
-//! Cells: a metric of a configuration on both sides, the ratio, and the verdict on it.
+//! A cell: a metric of a configuration on both sides, their ratio, and the verdict.
 
 use super::aliases::Config;
 use super::plans::{Part, Plan};
@@ -7,17 +7,17 @@ use figures::metric;
 use figures::stats::{self, Estimate, ThresholdSide};
 use std::collections::BTreeMap;
 
-/// A ratio whose whole interval lies below this is a failure.
+/// A cell fails if the whole interval of its ratio lies below this.
 pub(super) const FLOOR: f64 = 0.97;
-/// Half width of an interval, as a share of the ratio, at which a cell is precise enough.
+/// Maximum half width of a precise cell's interval, as a fraction of the ratio.
 pub(super) const WIDTH: f64 = 0.03;
-/// Ratio of instructions up to which the counts are equal.
+/// Maximum ratio of instruction counts that are considered equal.
 pub(super) const INSTRUCTIONS: f64 = 1.01;
 /// The minimum number of pairs for a 95 % interval: with n pairs, the interval from the smallest to
 /// the largest covers 1 - 2 / 2^n: 97 % for 6, 94 % for 5.
 pub(super) const PAIRS_MIN: usize = 6;
 
-/// A cell.
+/// A metric of a configuration on both sides.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub(super) plan: String,
@@ -27,17 +27,17 @@ pub(super) struct Cell {
     /// Medians of both sides; `None` if a side has no such figure.
     pub(super) old: Option<f64>,
     pub(super) new: Option<f64>,
-    /// The ratio of the pairs; more than 1 is better.
+    /// The ratio over all pairs; more than 1 is better.
     pub(super) ratio: Option<Estimate>,
     /// Pairs during which CPU time was stolen.
     pub(super) disturbed: usize,
 }
 
-/// Results of the benches: the largest of their ratios of instructions, new / old.
+/// The result of counting a plan's benches: the largest ratio of instructions, new / old.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Counts {
     Most(f64),
-    /// Why they were not counted.
+    /// The benches were not counted, for this reason.
     None(String),
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     pub(super) fn fails(&self) -> bool {
-        // A figure that only the commit has would no longer be checked.
+        // A figure that only the commit has fails, because it would no longer be checked.
         matches!(
             self,
             Self::Fail | Self::FailByInstructions(_) | Self::OnlyOld
@@ -113,32 +113,32 @@ fn cell(plan: &Plan, config: &str, metric: &str, samples: &Samples) -> Option<Ce
 }
 
 impl Cell {
-    /// Returns its column.
+    /// Returns the cell's column.
     pub(super) fn column(&self) -> String {
         Config::parse(&self.config).column
     }
 
-    /// Returns whether its interval is narrow enough.
+    /// Returns whether the cell's interval is narrow enough.
     pub(super) fn is_narrow(&self) -> bool {
         self.ratio.is_some_and(|ratio| {
             ratio.n >= PAIRS_MIN && (ratio.hi - ratio.lo) / 2.0 <= WIDTH * ratio.value
         })
     }
 
-    /// Returns whether it needs more pairs, because it is judged and not precise enough.
-    pub(super) fn is_open(&self) -> bool {
+    /// Returns whether the cell needs more pairs: it is judged and is not precise enough.
+    pub(super) fn needs_pairs(&self) -> bool {
         self.part == Part::Key && !self.is_narrow() && self.old.is_some() && self.new.is_some()
     }
 
-    /// Returns whether instructions must decide, because its interval is still wide after this many
-    /// pairs and it may be too slow.
-    pub(super) fn wants_counts(&self) -> bool {
+    /// Returns whether instruction counts must decide, because the interval is still wide and the
+    /// cell may be too slow.
+    pub(super) fn needs_counts(&self) -> bool {
         let decided =
             |ratio: Estimate| ratio.n >= PAIRS_MIN && (ratio.lo >= FLOOR || ratio.hi < FLOOR);
-        self.is_open() && !self.ratio.is_some_and(decided)
+        self.needs_pairs() && !self.ratio.is_some_and(decided)
     }
 
-    /// Returns the verdict; `counts` of the plan's benches if they were counted.
+    /// Returns the verdict. `counts` holds the counts of the plan's benches, if they were counted.
     pub(super) fn verdict(&self, counts: Option<&Counts>) -> Outcome {
         if self.part == Part::Shown {
             return Outcome::Shown;
@@ -148,7 +148,7 @@ impl Cell {
             (None, _) => return Outcome::OnlyNew,
             _ => {}
         }
-        if self.wants_counts() {
+        if self.needs_counts() {
             return match counts {
                 Some(&Counts::Most(most)) if most <= INSTRUCTIONS => {
                     Outcome::PassByInstructions(most)
@@ -176,7 +176,7 @@ mod tests {
         plans.named(&["isolation".to_owned()]).unwrap().remove(0)
     }
 
-    /// Returns the cell of these values of both sides.
+    /// Returns a cell with these values of both sides.
     fn of_values(metric: &str, load: &str, values: &[(Option<f64>, Option<f64>)]) -> Cell {
         let pair = |&(old, new): &(Option<f64>, Option<f64>)| Pair {
             tree: String::new(),
@@ -193,7 +193,7 @@ mod tests {
         of(&isolation(), &pairs).remove(0)
     }
 
-    /// Returns a cell whose ratio's interval is from `lo` to `hi`.
+    /// Returns a cell whose ratio has the interval from `lo` to `hi`.
     fn between(lo: f64, hi: f64, n: usize) -> Cell {
         let step = (hi - lo) / (n - 1) as f64;
         let both = |i| (Some(10.0), Some(10.0 * (lo + step * i as f64)));
@@ -222,7 +222,7 @@ mod tests {
             (1.2, 1.21, Outcome::Pass),
         ] {
             let cell = between(lo, hi, 20);
-            assert!(cell.is_narrow() && !cell.is_open(), "{cell:?}");
+            assert!(cell.is_narrow() && !cell.needs_pairs(), "{cell:?}");
             assert_eq!(cell.verdict(None), verdict, "{lo} {hi}");
         }
     }
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn wide_cells_are_decided_by_instructions() {
         let cell = between(0.7, 1.3, 40);
-        assert!(cell.is_open() && cell.wants_counts());
+        assert!(cell.needs_pairs() && cell.needs_counts());
         let none = Counts::None("no valgrind".to_owned());
         for (counts, verdict) in [
             (None, Outcome::Unresolved),
@@ -240,19 +240,19 @@ mod tests {
         ] {
             assert_eq!(cell.verdict(counts.as_ref()), verdict);
         }
-        // The whole interval is on one side, however wide it is.
+        // The whole interval, although wide, lies on one side.
         let counts = Counts::Most(2.0);
         let better = between(1.2, 2.0, 40);
         assert_eq!(better.verdict(Some(&counts)), Outcome::Pass);
         let worse = between(0.4, 0.8, 40);
-        assert!(worse.is_open());
+        assert!(worse.needs_pairs());
         assert_eq!(worse.verdict(Some(&Counts::Most(1.0))), Outcome::Fail);
     }
 
     #[test]
-    fn few_pairs_are_no_interval() {
+    fn few_pairs_give_no_interval() {
         let cell = between(0.5, 0.501, PAIRS_MIN - 1);
-        assert!(cell.is_open());
+        assert!(cell.needs_pairs());
         assert_eq!(cell.verdict(None), Outcome::Unresolved);
         assert_eq!(between(0.5, 0.501, PAIRS_MIN).verdict(None), Outcome::Fail);
     }
@@ -261,10 +261,10 @@ mod tests {
     fn a_figure_that_one_side_lacks_is_not_compared() {
         let lost = of_values("packets", "1", &[(Some(1.0), None); 6]);
         assert_eq!(lost.verdict(None), Outcome::OnlyOld);
-        assert!(lost.verdict(None).fails() && !lost.is_open());
+        assert!(lost.verdict(None).fails() && !lost.needs_pairs());
         let added = of_values("packets", "1", &[(None, Some(1.0)); 6]);
         assert_eq!(added.verdict(None), Outcome::OnlyNew);
-        assert!(!added.verdict(None).fails() && !added.is_open());
+        assert!(!added.verdict(None).fails() && !added.needs_pairs());
     }
 
     #[test]
@@ -272,6 +272,6 @@ mod tests {
         let values = [(Some(10.0), Some(100.0)); 6];
         let cell = of_values("cycles_per_packet.total", "0.5", &values);
         assert_eq!(cell.verdict(None), Outcome::Shown);
-        assert!(!cell.is_open() && !cell.verdict(None).fails());
+        assert!(!cell.needs_pairs() && !cell.verdict(None).fails());
     }
 }

@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Figures of a run, by the tree's names of configuration and metric.
+/// Figures of a run, keyed by the tree's names for configuration and metric.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Readings {
     pub(super) values: BTreeMap<(String, String), f64>,
-    /// More CPU time was stolen than the runner allows, even after it repeated the round.
+    /// Whether more CPU time was stolen than the runner allows, even after it repeated the round.
     pub(super) disturbed: bool,
 }
 
-/// The used fields of a figure. Other lines (provenance) have no metric.
+/// The fields of a figure that are used. Other lines (provenance) have no metric.
 #[derive(Deserialize)]
 struct Line {
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Readings {
-    /// Returns the plan's cells in the lines of JSON.
+    /// Returns the plan's cells that the JSON lines contain.
     pub(super) fn parse(text: &str, plan: &Plan, aliases: &Aliases) -> Result<Self> {
         let mut readings = Self::default();
         for line in text.lines() {
@@ -53,8 +53,8 @@ impl Readings {
     }
 }
 
-/// Returns the arguments of `exp`: only flags that every version has, and the flag that lets cores
-/// halt.
+/// Returns the arguments of `exp`. Except for the flag that lets cores halt, it uses only flags
+/// that every version has.
 pub(super) fn arguments(plan: &Plan, name: &str, only: &[String], halts: bool) -> Vec<String> {
     let flags = [
         ("--only", only.join(",")),
@@ -83,10 +83,10 @@ pub(super) fn plans(program: &Path) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Runs a program until it ends and returns its output, which is stored in `folder`.
+/// Runs a program until it exits and returns its output, which is stored in `folder`.
 ///
-/// The program has a separate process group, so a terminal's Ctrl-C reaches only this process. It
-/// then sends SIGTERM, and the program ends its processes and namespaces.
+/// The program has a separate process group, so a terminal's Ctrl-C reaches only this process. This
+/// process then sends SIGTERM, and the program removes its processes and namespaces.
 pub(super) fn run(program: &Path, arguments: &[String], folder: &Path) -> Result<String> {
     let [printed, said] = ["run.jsonl", "run.log"].map(|name| folder.join(name));
     let mut child = Command::new(program)
@@ -106,7 +106,7 @@ pub(super) fn run(program: &Path, arguments: &[String], folder: &Path) -> Result
     Ok(std::fs::read_to_string(&printed)?)
 }
 
-/// Waits for a program. On Ctrl-C, ends the program, and then returns an error.
+/// Waits for a program. On Ctrl-C, terminates the program and returns an error.
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     const STEP: Duration = Duration::from_millis(10);
     loop {
@@ -114,8 +114,8 @@ fn wait(child: &mut Child) -> Result<ExitStatus> {
             return Ok(status);
         }
         if let Err(interrupted) = interrupt::sleep(STEP) {
-            // The child is not reaped yet, so the number still belongs to it.
-            let _ended_already = kill_process(Pid::from_child(child), Signal::TERM);
+            // The child is not reaped yet, so the process id is still valid.
+            let _exited_already = kill_process(Pid::from_child(child), Signal::TERM);
             child.wait()?;
             return Err(interrupted.into());
         }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::compare::plans;
 
-    /// Output of 78ba097, without fields that are not read.
+    /// Output of commit 78ba097, without unread fields.
     const PRINTED: &str = r#"{"provenance":{"commit":"78ba09737163","cores":[0,1],"quick":true}}
 {"config":"ngm-64@load=1","metric":"cycles_per_packet.driver","value":101.5,"lo":66.3,"n":3}
 {"config":"ngm-64@load=1","metric":"packets","value":15.25,"lo":12.9,"unit":"Mpps","n":3}
@@ -158,14 +158,11 @@ mod tests {
                 (&key("packets"), &15.25)
             ]
         );
-        assert!(
-            !readings.disturbed,
-            "a ratio that is unresolved disturbs nothing"
-        );
+        assert!(!readings.disturbed, "an unresolved ratio is no disturbance");
     }
 
     #[test]
-    fn old_names_become_todays() {
+    fn old_names_become_current_names() {
         let old = PRINTED.replace("ngm-64", "new-64").replace("load", "share");
         let aliases = "column: new-64 -> ngm-64\nkey: share -> load";
         assert_eq!(read(&old, aliases), read(PRINTED, ""));

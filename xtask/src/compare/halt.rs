@@ -1,9 +1,9 @@
-//! Lets idle cores halt on both sides. Older commits kept them awake by spinning threads of the
-//! idle class. Newer kernels preempt these threads late, so that domains do not answer in time and
-//! whole plans fail.
+//! Lets idle cores halt on both sides. Older commits kept idle cores awake with spinning threads of
+//! the idle class. Newer kernels preempt these threads too late, so domains do not answer in time
+//! and whole plans fail.
 //!
-//! A program whose `exp` has `--halt` gets that flag. For an older commit, the plans in its
-//! worktree are changed, and it is built again.
+//! A program whose `exp` has `--halt` gets that flag. For an older commit, this module changes the
+//! plans in the worktree before the commit is built.
 
 use anyhow::{Context, Result};
 use std::fs;
@@ -27,7 +27,7 @@ pub(super) fn path(plan: &str) -> String {
     format!("lab/experiments/plans/{plan}.toml")
 }
 
-/// Changes a plan in its file. Returns whether the plan had not been changed before.
+/// Changes a plan's file. Returns false if it was changed before.
 pub(super) fn change(file: &Path) -> Result<bool> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let changed = changed(&text);
@@ -38,8 +38,8 @@ pub(super) fn change(file: &Path) -> Result<bool> {
     Ok(is_new)
 }
 
-/// Returns a plan whose cores halt. Only streams and requests leave cores idle: a plan without
-/// columns stays unchanged.
+/// Returns the plan with idle cores that halt. Only columns (streams and requests) leave cores
+/// idle, so a plan without columns is unchanged.
 pub(super) fn changed(plan: &str) -> String {
     if !plan.contains("\n[[column]]") {
         return plan.to_owned();

@@ -1,7 +1,7 @@
 //! Counts instructions of the benches on both sides. These counts do not depend on other load.
 //!
-//! A bench of criterion runs each of its functions once (`--test`), and the part that criterion
-//! would time is counted.
+//! A criterion bench runs each of its functions once (`--test`). callgrind counts the part that
+//! criterion would time.
 
 use super::aliases::{Aliases, NameKind};
 use super::callgrind;
@@ -16,8 +16,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Benches read clocks through glibc, because rustix gets the vDSO's address from the kernel, and
-/// valgrind does not map it.
+/// Makes benches read clocks through glibc. rustix would use the vDSO at the address that the
+/// kernel reports, and valgrind does not map it.
 const LIBC: &str = r#"target.'cfg(unix)'.rustflags=["--cfg=rustix_use_libc"]"#;
 
 /// A function's instructions on both sides.
@@ -36,7 +36,8 @@ impl Count {
     }
 }
 
-/// Returns all functions of the benches that both sides have; an error if a bench has none.
+/// Counts all bench functions that both sides have. Returns an error if the sides of a bench have
+/// no function in common.
 pub(super) fn count(benches: &[Bench], sides: &Sides, aliases: &Aliases) -> Result<Vec<Count>> {
     let mut counts = Vec::new();
     let folder = sides.folder.join("callgrind");
@@ -50,8 +51,8 @@ pub(super) fn count(benches: &[Bench], sides: &Sides, aliases: &Aliases) -> Resu
     Ok(counts)
 }
 
-/// Returns the largest ratio of these benches.
-pub(super) fn most(counts: &[Count], benches: &[String]) -> Counts {
+/// Returns the largest ratio among these benches.
+pub(super) fn largest(counts: &[Count], benches: &[String]) -> Counts {
     let of = counts.iter().filter(|count| benches.contains(&count.bench));
     let ratios = of.map(Count::ratio);
     ratios.max_by(f64::total_cmp).map_or_else(
@@ -72,7 +73,7 @@ fn paired(bench: &Bench, old: &BTreeMap<String, u64>, new: &BTreeMap<String, u64
     new.iter().filter_map(pair).collect()
 }
 
-/// Returns instructions by function.
+/// Returns the instruction count of each function.
 fn one_side(
     bench: &Bench,
     side: &Side,
@@ -92,7 +93,7 @@ fn one_side(
     Ok(counts)
 }
 
-/// Builds a bench by the name that this side knows.
+/// Builds a bench under this side's name for it.
 fn built(bench: &Bench, side: &Side, aliases: &Aliases) -> Result<PathBuf> {
     let targets = workspace::bench_targets(&side.workspace)?;
     let packages = aliases.of(NameKind::Package, &bench.package);
@@ -117,7 +118,8 @@ fn built(bench: &Bench, side: &Side, aliases: &Aliases) -> Result<PathBuf> {
     program.with_context(|| format!("cargo built no bench {name}"))
 }
 
-/// Returns the functions that criterion lists and that end as `cells` says (empty: all).
+/// Returns the functions that criterion lists and whose names end with one of `cells` (empty: all
+/// functions).
 fn functions(listed: &str, cells: &[String]) -> Vec<String> {
     let names = listed
         .lines()
@@ -129,7 +131,7 @@ fn functions(listed: &str, cells: &[String]) -> Vec<String> {
 fn collected(bench: &Bench, program: &Path, function: &str, folder: &Path) -> Result<u64> {
     let count = callgrind::collect(program, &bench.toggle, folder, |command| {
         match (&bench.cell_in, function.split_once('/')) {
-            // The variable has the name within the bench's group.
+            // The variable holds the name within the bench's group.
             (Some(variable), Some((_group, cell))) => command.env(variable, cell),
             _ => command.args(["--bench", "--test", "--exact", function]),
         };
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_those_that_criterion_lists() {
+    fn functions_are_read_from_criterions_list() {
         let listed = "bridge/wire-to-one-guest: benchmark\nlro/gro/skb/hot/8: benchmark\n\n\
                       2 tests, 0 benchmarks\n";
         let all = ["bridge/wire-to-one-guest", "lro/gro/skb/hot/8"];
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_function_of_a_plans_benches_counts() {
+    fn the_worst_bench_function_decides() {
         let count = |bench: &str, new| Count {
             bench: bench.to_owned(),
             function: "f".to_owned(),
@@ -161,7 +163,7 @@ mod tests {
         let counts = [count("path", 990), count("path", 1005), count("lro", 2000)];
         let of = |benches: &[&str]| {
             let names: Vec<String> = benches.iter().map(|&name| name.to_owned()).collect();
-            most(&counts, &names)
+            largest(&counts, &names)
         };
         assert_eq!(of(&["path"]), Counts::Most(1.005));
         assert_eq!(of(&["path", "lro"]), Counts::Most(2.0));

@@ -1,4 +1,4 @@
-//! Measures pairs: a short run of each side in succession, with alternating order.
+//! Measures pairs: a short run of each side in succession, in alternating order.
 
 use super::aliases::{Aliases, NameKind};
 use super::cells::{self, Cell};
@@ -21,12 +21,13 @@ pub(super) struct Measure<'a> {
     pub(super) sides: &'a Sides,
     pub(super) aliases: &'a Aliases,
     pub(super) kept: StoredPairs,
-    /// Limit of pairs of a plan.
+    /// Maximum number of pairs per plan.
     pub(super) pairs: usize,
 }
 
 impl Measure<'_> {
-    /// Measures plans in turn until each has its pairs, has narrow cells, or has used its time.
+    /// Measures plans in turn until each has all its pairs, has only narrow cells, or has used its
+    /// time.
     pub(super) fn all(&mut self, plans: &[Plan]) -> Result<()> {
         let bar = progress((plans.len() * self.pairs) as u64);
         let mut spent = vec![Duration::ZERO; plans.len()];
@@ -67,11 +68,11 @@ impl Measure<'_> {
             return Vec::new();
         }
         let cells = cells::of(plan, pairs);
-        let is_open = |column: &&String| {
+        let needs_pairs = |column: &&String| {
             let of_column = |cell: &&Cell| cell.column() == **column;
-            cells.iter().filter(of_column).any(Cell::is_open)
+            cells.iter().filter(of_column).any(Cell::needs_pairs)
         };
-        plan.columns.iter().filter(is_open).cloned().collect()
+        plan.columns.iter().filter(needs_pairs).cloned().collect()
     }
 
     fn pair(&self, plan: &Plan, columns: &[String]) -> Result<Pair> {
@@ -104,8 +105,7 @@ impl Measure<'_> {
 
     fn run(&self, side: &Side, plan: &Plan, columns: &[String]) -> Result<Readings> {
         let name = side.plan_name(&plan.name, self.aliases)?;
-        // Passes every name that a column has ever had, because a side ignores names that it does
-        // not know.
+        // A side ignores unknown names, so it receives every name that a column has ever had.
         let names = columns
             .iter()
             .flat_map(|column| self.aliases.of(NameKind::Column, column));
@@ -133,7 +133,7 @@ fn paired(tree: &str, plan: &Plan, old: &Readings, new: &Readings) -> Pair {
     }
 }
 
-/// Shown only on a terminal.
+/// Returns a progress bar, which is visible only on a terminal.
 fn progress(pairs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} pairs, {elapsed}, {msg}");
     let bar = ProgressBar::new(pairs);

@@ -1,8 +1,8 @@
-//! `cargo xtask compare COMMIT`: is the tree as fast as that commit?
+//! `cargo xtask compare COMMIT`: checks whether the tree is as fast as that commit.
 //!
 //! Builds both, and runs selected plans of `grantway exp` interleaved: a short run of each side
-//! makes a pair, and ratios are computed within a pair, so that disturbances of the machine affect
-//! both. A pair's ratios give a median with a 95 % interval.
+//! makes a pair. Ratios are computed within a pair, so that disturbances of the machine affect both
+//! sides. A pair's ratios give a median with a 95 % interval.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -43,17 +43,17 @@ use stored_pairs::StoredPairs;
 /// Compare the tree's performance with a commit's.
 ///
 /// Builds both below target/compare/ and runs plans of `grantway exp` interleaved: old, new, new,
-/// old, … Prints ratios with 95 % intervals; more than 1 is always better. It fails
+/// old, … Prints ratios with 95 % intervals; more than 1 is always better. Fails
 /// - if an interval lies below 0.97,
 /// - if an interval stays wider than ±3 % and benches take 1 % more instructions (needs valgrind;
 ///   without it these cells are unresolved),
 /// - if the commit has a figure that the tree lacks: add renames to xtask/aliases.txt.
 ///
-/// A plan is done when its intervals are narrower than ±3 %, after 40 pairs, or when its time is
-/// up. A 95 % interval needs at least 6 pairs.
+/// A plan is complete when its intervals are narrower than ±3 %, after 40 pairs, or when its time
+/// is used up. A 95 % interval needs at least 6 pairs.
 ///
 /// Pairs are stored: the same command resumes an interrupted run, and adds pairs to those of
-/// earlier runs. A changed tree starts again. Do not use the machine meanwhile.
+/// earlier runs. A changed tree starts anew. Do not use the machine for other work during the run.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask compare",
@@ -61,7 +61,7 @@ use stored_pairs::StoredPairs;
     after_help = "Examples:\n  cargo xtask compare HEAD~3\n  \
                   cargo xtask compare 78ba097 --plans base,isolation,peers,tcp,lro\n  \
                   cargo xtask compare main --plans isolation --pairs 10 --json\n\n\
-                  What is run and judged is in xtask/compare.toml."
+                  xtask/compare.toml defines the plans and the judged figures."
 )]
 struct Options {
     /// The commit to compare with
@@ -121,28 +121,28 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if no figure of a column is judged, because a name in the data files is wrong.
+/// Fails if no figure of a column is judged, which means that a name in the data files is wrong.
 fn check_columns(plan: &Plan, cells: &[Cell]) -> Result<()> {
     for column in &plan.columns {
         let is_judged = |cell: &Cell| cell.part == Part::Key && cell.column() == *column;
         ensure!(
             cells.iter().any(is_judged),
-            "plan {}: no figure of column {column} is judged, says xtask/compare.toml",
+            "xtask/compare.toml: plan {}: no figure of column {column} is judged",
             plan.name
         );
     }
     Ok(())
 }
 
-/// Counts the benches of the plans with a cell that needs it; returns all counts, and the result
-/// for each plan.
+/// Counts the benches of each plan with a cell that instructions must decide. Returns all counts,
+/// and the result for each plan.
 fn counted(
     all: &Plans,
     plans: &[Plan],
     cells: &[Vec<Cell>],
     count: impl FnOnce(&[Bench]) -> Result<Vec<Count>>,
 ) -> Result<(Vec<Count>, BTreeMap<String, Counts>)> {
-    let wide = |(_, cells): &(&Plan, &Vec<Cell>)| cells.iter().any(Cell::wants_counts);
+    let wide = |(_, cells): &(&Plan, &Vec<Cell>)| cells.iter().any(Cell::needs_counts);
     let wide: Vec<&Plan> = plans
         .iter()
         .zip(cells)

@@ -28,7 +28,7 @@ pub(super) struct Plan {
     shown: Vec<Cells>,
 }
 
-/// Metrics of configurations with these keys.
+/// Metrics that apply to configurations with these keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cells {
@@ -37,7 +37,7 @@ struct Cells {
     keys: BTreeMap<String, String>,
 }
 
-/// The settings of a bench for counting.
+/// A bench whose instructions are counted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bench {
@@ -52,9 +52,9 @@ pub(super) struct Bench {
 /// Purpose of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// It is judged.
+    /// The cell is judged.
     Key,
-    /// It is only printed.
+    /// The cell is only printed.
     Shown,
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_those_of_our_columns_with_their_keys() {
+    fn cells_are_selected_by_column_and_key() {
         let plans = read().unwrap();
         let base = &plans.named(&["base".to_owned()]).unwrap()[0];
         for (config, metric, part) in [

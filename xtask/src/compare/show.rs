@@ -33,7 +33,7 @@ pub(super) fn tables(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count])
         text.push_str(&line(&metric, &numbers(cell), &word(verdict)));
     }
     if cells.iter().any(|(cell, _)| cell.disturbed > 0) {
-        text.push_str("\n? CPU time was stolen during some pairs, also when they were repeated\n");
+        text.push_str("\n? CPU time was stolen during some pairs, even when they were repeated\n");
     }
     if !counts.is_empty() {
         let rows: Vec<_> = counts.iter().map(count_row).collect();
@@ -43,8 +43,8 @@ pub(super) fn tables(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count])
     text
 }
 
-/// Returns a line of a plan's table. Configurations are on separate lines, because they do not fit
-/// a column.
+/// Returns a line of a plan's table. Configurations have separate lines, because they are too long
+/// for a column.
 fn line(metric: &str, [old, new, ratio, interval, pairs]: &[String; 5], verdict: &str) -> String {
     format!("{metric:<32} {old:>8} {new:>8} {ratio:>6} {interval:>12} {pairs:>5}  {verdict}\n")
 }
@@ -86,8 +86,7 @@ fn word(verdict: &Outcome) -> String {
     }
 }
 
-/// Returns a line of JSON per cell and per function of a bench, after one that describes the
-/// comparison.
+/// Returns a JSON line that describes the comparison, then a line per cell and per bench function.
 pub(super) fn lines(sides: &Sides, cells: &[(Cell, Outcome)], counts: &[Count]) -> String {
     let head = json!({"compare": {"old": sides.commit, "new": sides.tree}});
     let cells = cells.iter().map(|(cell, verdict)| cell_line(cell, verdict));

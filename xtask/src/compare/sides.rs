@@ -1,7 +1,7 @@
 //! The two sides: a commit in a separate git worktree below `target/compare/`, and the tree.
 //!
-//! Each commit builds itself by its own `cargo xtask build`, so this module need not know its
-//! packages. A worktree and its build folder are kept, so that a second run is quick.
+//! Each commit is built by its `cargo xtask build`, so this module need not know its packages.
+//! Worktrees and their build folders remain, so that a second run is quick.
 
 use super::aliases::{Aliases, NameKind};
 use super::plans::Plans;
@@ -16,14 +16,14 @@ use std::process::Command;
 /// One of the two sides.
 #[derive(Debug)]
 pub(super) struct Side {
-    /// The program that runs plans; the programs that it starts are beside it.
+    /// The program that runs plans. The programs that it starts are in the same folder.
     pub(super) program: PathBuf,
     /// The workspace, and its build folder unless that is the default one.
     pub(super) workspace: PathBuf,
     pub(super) build: Option<PathBuf>,
     /// The plans that the program knows.
     plans: Vec<String>,
-    /// Whether it has the flag that lets cores halt; otherwise its plans are changed.
+    /// Whether the program has the flag that lets cores halt. Otherwise its plans are changed.
     pub(super) halts: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Builds both.
+    /// Builds both sides.
     pub(super) fn prepare(commit: &str, plans: &Plans, aliases: &Aliases) -> Result<Self> {
         let root = workspace::root();
         let revision = format!("{commit}^{{commit}}");
@@ -63,7 +63,7 @@ impl Sides {
 
 #[cfg(test)]
 impl Sides {
-    /// Without programs.
+    /// Returns sides without programs.
     pub(super) fn for_tests(commit: &str, tree: &str) -> Self {
         let side = || Side {
             program: PathBuf::new(),
@@ -132,7 +132,7 @@ fn build_commit(
     paths.retain(|path| worktree.join(path).exists());
     ensure!(
         is_whole(&worktree, hash, &paths)?,
-        "{} was changed since its checkout: remove it",
+        "{} has changed since its checkout: remove it",
         worktree.display()
     );
     warn_of_flags(root, &worktree);
@@ -180,18 +180,19 @@ fn build_in(worktree: &Path, target: &Path, aliases: &Aliases) -> Result<Side> {
     Side::new(&target.join("release"), worktree.to_owned(), aliases)
 }
 
-/// Cargo also reads the settings of folders above the worktree, which are the tree's.
+/// Warns if the flags differ. Cargo also reads the settings of folders above the worktree, which
+/// belong to the tree.
 fn warn_of_flags(root: &Path, worktree: &Path) {
     let settings = |folder: &Path| fs::read(folder.join(".cargo/config.toml")).ok();
     if settings(root) != settings(worktree) {
         eprintln!(
             "the commit has another .cargo/config.toml: \
-             it is built with the tree's flags, then its own"
+             it is built with the tree's flags and its flags"
         );
     }
 }
 
-/// Builds the tree and keeps copies of its programs, so that it can be built again meanwhile.
+/// Builds the tree and copies its programs, so that the tree can be rebuilt during the measurement.
 fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
     eprintln!("building {}", root.display());
     let built = build::build()?;
@@ -208,7 +209,8 @@ fn tree_name(root: &Path, folder: &Path) -> Result<String> {
     let index = folder.join("index");
     let path = root.join(git(root, &["rev-parse", "--git-path", "index"])?);
     fs::copy(&path, &index)?;
-    // Git rehashes files that are not older than the index, so the copy must keep the index's time.
+    // The copy keeps the index's time, because git rehashes files that are not older than the
+    // index.
     let age = FileTimes::new().set_modified(fs::metadata(&path)?.modified()?);
     fs::OpenOptions::new()
         .write(true)
@@ -238,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_named_by_its_contents() {
+    fn the_hash_identifies_a_trees_contents() {
         let folder = tempfile::tempdir().unwrap();
         let (root, other) = (folder.path().join("root"), folder.path());
         fs::create_dir(&root).unwrap();
@@ -256,7 +258,7 @@ mod tests {
         fs::write(root.join("a"), "1").unwrap();
         assert_eq!(name(), second);
         let staged = git(&root, &["ls-files"]).unwrap();
-        assert_eq!(staged, "a", "the user's index is left alone");
+        assert_eq!(staged, "a", "the user's index is unchanged");
     }
 
     #[test]
@@ -279,7 +281,7 @@ mod tests {
         let is_whole = || is_whole(root, &hash, &plans).unwrap();
         assert!(is_whole());
         assert!(halt::change(&file).unwrap() && is_whole());
-        assert!(!halt::change(&file).unwrap(), "it is changed already");
+        assert!(!halt::change(&file).unwrap(), "the plan was changed before");
         fs::write(&file, text.replace("base", "bass")).unwrap();
         assert!(!is_whole(), "changed in another way");
         fs::write(&file, text).unwrap();
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_has_its_own_names() {
+    fn each_side_may_use_other_names() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("gw");
         testing::place_script(&program, "echo base\necho alone");

@@ -1,5 +1,4 @@
-//! Stores pairs for later runs: a line of JSON each in `pairs.jsonl`, appended after each
-//! measurement.
+//! Stores pairs for later runs. Each measurement appends a line of JSON to `pairs.jsonl`.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -8,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A cell's two values; `None` if a side has no such figure.
+/// A cell's two values, each `None` if that side has no such figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Values {
     pub(super) config: String,
@@ -36,7 +35,7 @@ pub(super) struct StoredPairs {
 }
 
 impl StoredPairs {
-    /// Reads the pairs of `tree`. `fresh`: discards them.
+    /// Reads the pairs of `tree`. If `fresh` is true, discards them.
     pub(super) fn open(folder: &Path, tree: &str, fresh: bool) -> Result<Self> {
         let file = folder.join("pairs.jsonl");
         if fresh && file.exists() {
@@ -44,7 +43,7 @@ impl StoredPairs {
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
         let mut by_plan: BTreeMap<_, Vec<Pair>> = BTreeMap::new();
-        // A line that was interrupted is ignored.
+        // An incomplete line of an interrupted run is ignored.
         let pairs = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
@@ -54,14 +53,14 @@ impl StoredPairs {
         Ok(Self { file, by_plan })
     }
 
-    /// Adds a pair, and a line to the file.
+    /// Adds a pair and appends it to the file.
     pub(super) fn add(&mut self, pair: Pair) -> Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.file)
             .with_context(|| self.file.display().to_string())?;
-        // Begins a new line, even after an interrupted one.
+        // The text begins with a newline, because the last line may be incomplete.
         write!(file, "\n{}", serde_json::to_string(&pair)?)?;
         self.by_plan
             .entry(pair.plan.clone())

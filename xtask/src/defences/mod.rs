@@ -1,6 +1,6 @@
 //! Checks that each defence is tested: `xtask/defences.toml` lists changes of the code that remove
-//! a defence, and the test that must then fail. For each row, the task makes the change in a copy
-//! of the tree. The test must fail there, and pass without the change.
+//! a defence, and the test that must then fail. For each row, this task makes the change in a copy
+//! of the tree. The test must fail with the change and pass without it.
 //!
 //! Resumable: a row's result is stored below `target/defences/` until the row, its file or its
 //! package's tests change.
@@ -17,7 +17,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use tree_copy::{Scratch, TestRun};
 
-/// The rows.
+/// The file with the rows.
 const TABLE: &str = "xtask/defences.toml";
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ struct Defences {
     defence: Vec<Defence>,
 }
 
-/// A row.
+/// A change that removes a defence, and the test that detects it.
 #[derive(Clone, Debug, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Defence {
@@ -37,19 +37,20 @@ struct Defence {
     attack: Option<u32>,
     /// The file, relative to the workspace's root.
     file: String,
-    /// A text that occurs once in it.
+    /// A text that occurs once in the file.
     old: String,
-    /// The text without the defence.
+    /// The text that replaces it and removes the defence.
     new: String,
     /// The package of the test.
     package: String,
-    /// Its target, as cargo's argument.
+    /// The test's target, as cargo's argument.
     target: String,
-    /// Its full name.
+    /// The test's full name.
     test: String,
 }
 
-/// `defences [--kept] [NAME…]`: rows whose names contain one of these words (empty: all).
+/// Runs `defences [--kept] [NAME…]`, which selects the rows whose names contain one of these words
+/// (empty: all rows).
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (options, words): (Vec<&String>, Vec<&String>) =
         args.iter().partition(|arg| arg.starts_with('-'));
@@ -63,13 +64,13 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     ensure!(!rows.is_empty(), "no defence has such a name");
     let folder = workspace::target_directory()?.join("defences");
     fs::create_dir_all(&folder)?;
-    let mut kept = KeptVerdicts::open(&folder.join("verdicts.json"))?;
+    let mut kept = StoredVerdicts::open(&folder.join("verdicts.json"))?;
     if !only_kept && rows.iter().any(|row| kept.of(row).is_none()) {
         let scratch = Scratch::new(&folder)?;
         for row in &rows {
             if kept.of(row).is_none() {
                 eprintln!("{}", row.name);
-                kept.add(row, row.try_without(&scratch)?)?;
+                kept.add(row, row.verdict_without(&scratch)?)?;
             }
         }
     }
@@ -106,7 +107,7 @@ fn read(root: &Path) -> Result<Vec<Defence>> {
 const TEST_FAILS: &str = "the test fails";
 
 impl Defence {
-    /// Returns its file without the defence.
+    /// Returns the text of the row's file without the defence.
     fn changed(&self, root: &Path) -> Result<String> {
         let path = root.join(&self.file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -120,11 +121,11 @@ impl Defence {
         Ok(text.replacen(&self.old, &self.new, 1))
     }
 
-    fn try_without(&self, scratch: &Scratch) -> Result<&'static str> {
+    fn verdict_without(&self, scratch: &Scratch) -> Result<&'static str> {
         match scratch.test(&self.package, &self.target, &self.test)? {
             TestRun::Passed => {}
             TestRun::Failed => return Ok("the test also fails with the defence"),
-            TestRun::NotThere => return Ok("this test does not exist"),
+            TestRun::Missing => return Ok("this test does not exist"),
             TestRun::NotBuilt => return Ok("the tree does not compile"),
         }
         let without = self.changed(&workspace::root())?;
@@ -133,7 +134,7 @@ impl Defence {
                 match scratch.test(&self.package, &self.target, &self.test)? {
                     TestRun::Failed => TEST_FAILS,
                     TestRun::Passed => "NOT TEST_FAILS",
-                    TestRun::NotThere | TestRun::NotBuilt => "does not compile",
+                    TestRun::Missing | TestRun::NotBuilt => "does not compile",
                 },
             )
         })
@@ -163,16 +164,16 @@ impl Defence {
     }
 }
 
-/// Stored results: a hash of each row, and the verdict.
-struct KeptVerdicts {
+/// Stored results: the hash and the verdict of each row.
+struct StoredVerdicts {
     path: PathBuf,
     verdicts: BTreeMap<String, String>,
 }
 
-impl KeptVerdicts {
+impl StoredVerdicts {
     fn open(path: &Path) -> Result<Self> {
         let verdicts = match fs::read(path) {
-            // An interrupted run may leave an incomplete file; all rows are then tried again.
+            // An interrupted run may leave an incomplete file. All rows are then tried again.
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(_) => BTreeMap::new(),
         };

@@ -11,9 +11,9 @@ use std::process::Output;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TestRun {
     Passed,
-    /// Failed, crashed, or was killed because it used too many resources.
+    /// The test failed, crashed, or was killed because it used too many resources.
     Failed,
-    NotThere,
+    Missing,
     NotBuilt,
 }
 
@@ -24,8 +24,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Updates the copy: tracked files of this tree, and new ones that are not ignored. Equal files
-    /// are not rewritten, so that they are not built again.
+    /// Updates the copy from the tracked files of this tree and from new files that are not
+    /// ignored. Equal files are not rewritten, so that cargo does not rebuild them.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let scratch = Self {
             tree: folder.join("tree"),
@@ -33,7 +33,7 @@ impl Scratch {
         };
         let root = workspace::root();
         for name in source::names()? {
-            // A removed file that git still lists is not part of the tree.
+            // Git may still list a removed file, which is not part of the tree.
             if let Ok(bytes) = fs::read(root.join(&name)) {
                 scratch.put(&name, &bytes)?;
             }
@@ -87,7 +87,7 @@ impl Scratch {
         let said = String::from_utf8_lossy(&output.stdout);
         Ok(match output.status.success() {
             true if said.contains("running 1 test") => TestRun::Passed,
-            true => TestRun::NotThere,
+            true => TestRun::Missing,
             false => TestRun::Failed,
         })
     }

@@ -9,17 +9,17 @@ use std::process::Command;
 /// The script, which runs in new namespaces.
 const SCRIPT: &str = include_str!("upgrade.sh");
 
-/// The bytes before the version in a program's file: sizes, type and owner of a note.
+/// The bytes before the version in a program's file: sizes, type and owner of an ELF note.
 const NOTE: &[u8] = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
 /// A version that no core has.
 const FOREIGN: u8 = 77;
 
-/// Installs later packages over the one in `root`, by dpkg with these options, under streams: first
-/// the same programs, then programs that need another core.
+/// Upgrades the package in `root` twice under streams, by dpkg with these options: first to the
+/// same programs, then to programs that need another core.
 ///
 /// # Errors
 ///
-/// Root, iperf3 or namespaces are missing; or a stream is lost.
+/// Root, iperf3 or namespaces are missing, or a stream is lost.
 pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> Result<()> {
     let later = later(package, &root.with_file_name("later"), false)?;
     let foreign = self::later(package, &root.with_file_name("later-core"), true)?;
@@ -32,13 +32,14 @@ pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> 
         .args([&script, root, &later, &foreign])
         .args(options);
     let said = output(&mut command)
-        .context("the upgrade under streams, which takes root, iperf3 and iproute2")?;
+        .context("the upgrade under streams, which needs root, iperf3 and iproute2")?;
     print!("{said}");
     println!("dist: upgraded under streams of 16 attached guests, also to another core");
     Ok(())
 }
 
-/// Returns the same package as a later version, whose core has another version if it `is_foreign`.
+/// Builds the same package as a later version and returns its path. If `is_foreign` is true, its
+/// core has another version.
 fn later(package: &Path, folder: &Path, is_foreign: bool) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -60,13 +61,13 @@ fn later(package: &Path, folder: &Path, is_foreign: bool) -> Result<PathBuf> {
         make_foreign(&folder.join("usr/libexec/grantway/grantwayd"))?;
     }
     let made = folder.with_extension("deb");
-    // The package is read only once, and compressing it would dominate the time.
+    // The package is read only once, so compression would dominate the time.
     let words = ["-Znone", "--build"].map(Path::new);
     deb(&[&words[..], &[folder, &made]].concat())?;
     Ok(made)
 }
 
-/// Changes the version in a core, so that the installed programs seem to need it.
+/// Changes the version in a core, so that the other programs of its package seem to need it.
 fn make_foreign(core: &Path) -> Result<()> {
     let mut bytes = fs::read(core)?;
     let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Deadline of an answer.
-const ANSWER: Duration = Duration::from_secs(20);
+/// Timeout for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client of the API server.
 #[derive(Clone)]
@@ -21,15 +21,15 @@ impl Api {
         Self { socket }
     }
 
-    /// Returns an object or a list.
+    /// Fetches an object or a list.
     pub(super) fn get(&self, path: &str) -> Result<Value> {
-        self.ask("GET", path, "", "application/json")
+        self.request_object("GET", path, "", "application/json")
     }
 
-    /// Creates an object, or changes it.
+    /// Creates or changes an object.
     pub(super) fn apply(&self, path: &str, object: &Value) -> Result<Value> {
         let path = format!("{path}?fieldManager=xtask&force=true");
-        self.ask(
+        self.request_object(
             "PATCH",
             &path,
             &object.to_string(),
@@ -39,14 +39,14 @@ impl Api {
 
     /// Deletes an object or all objects of a list.
     pub(super) fn delete(&self, path: &str) -> Result<Value> {
-        self.ask("DELETE", path, "", "application/json")
+        self.request_object("DELETE", path, "", "application/json")
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str, kind: &str) -> Result<Value> {
+    fn request_object(&self, method: &str, path: &str, body: &str, kind: &str) -> Result<Value> {
         let about = || format!("{method} {path}");
         let mut stream = UnixStream::connect(&self.socket).with_context(about)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        // In this version of HTTP, the end of the connection ends the answer.
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        // In HTTP/1.0 the answer ends when the server closes the connection.
         let request = format!(
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
              Content-Length: {}\r\n\r\n{body}",

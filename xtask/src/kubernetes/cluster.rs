@@ -12,12 +12,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Deadline of the control plane and of each node.
-const UP: Duration = Duration::from_secs(120);
+/// Deadline for starting the control plane and each node.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A running cluster. It ends when this is dropped, or when this program ends.
+/// A running cluster. It stops when this value is dropped or this program exits.
 pub(super) struct Cluster {
-    /// The nodes, which end before the namespaces that contain them.
+    /// The nodes. They are dropped before the namespaces that contain them.
     pub(super) nodes: Vec<Node>,
     pub(super) plane: Space,
     pub(super) api: Api,
@@ -48,7 +48,8 @@ impl Cluster {
             cluster.nodes.push(node);
         }
         let (paths, plane) = (&cluster.paths, &cluster.plane);
-        // Both wait for their disks most of the time.
+        // The control plane and the nodes start in parallel, because they mostly wait for their
+        // disks.
         std::thread::scope(|scope| {
             let nodes = cluster.nodes.iter_mut();
             let boots: Vec<_> = nodes
@@ -80,7 +81,8 @@ impl Cluster {
             data.display()
         );
         self.component("etcd", &words(etcd))?;
-        // The API server creates its certificate and its key, which also signs accounts' tokens.
+        // The API server creates its certificate and key. The key also signs the tokens of
+        // accounts.
         let key = file("tls/apiserver.key");
         let server = format!(
             "--etcd-servers http://127.0.0.1:2379 --bind-address {PLANE} --secure-port 6443 \
@@ -94,7 +96,7 @@ impl Cluster {
             file("tokens.csv"),
         );
         self.component("kube-apiserver", &words(server))?;
-        wait("the API server is not ready", UP, || {
+        wait("the API server is not ready", START_TIMEOUT, || {
             let ready = self.kubectl(&["get", "--raw", "/readyz"]).output()?;
             Ok(ready.status.success())
         })?;
@@ -113,12 +115,12 @@ impl Cluster {
         let mut proxy = self.kubectl(&["proxy", "--unix-socket"]);
         proxy.arg(run.join("api.sock"));
         self.plane.daemon(proxy, self.paths.log("kubectl-proxy")?)?;
-        wait("kubectl proxy does not answer", UP, || {
+        wait("kubectl proxy does not answer", START_TIMEOUT, || {
             Ok(self.api.get("/version").is_ok())
         })
     }
 
-    /// Returns a command of kubectl.
+    /// Returns a kubectl command.
     pub(super) fn kubectl(&self, args: &[&str]) -> Command {
         let mut command = self.plane.command(&self.paths.kubernetes);
         command.arg("kubectl").args(args);
@@ -126,8 +128,8 @@ impl Cluster {
         command
     }
 
-    /// Runs kubectl, and returns its output.
-    pub(super) fn said(&self, args: &[&str]) -> Result<String> {
+    /// Runs kubectl and returns its output.
+    pub(super) fn kubectl_output(&self, args: &[&str]) -> Result<String> {
         workspace::output(&mut self.kubectl(args))
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The image of pods that only use the network.
+/// The image for pods that only use the network.
 pub(super) const BUSYBOX: &str = "localhost/busybox:1";
 
 /// Packs both images. Returns the archives.

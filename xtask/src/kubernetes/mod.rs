@@ -1,4 +1,4 @@
-//! `cargo xtask kubernetes`: Grantway in a real cluster, on this machine.
+//! `cargo xtask kubernetes`: tests Grantway in a real cluster on this machine.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `images` | images of pods, without a registry |
 //! | `paths` | files and addresses of a cluster |
 //! | `waiting` | waits for conditions, with deadlines |
-//! | `space` | namespaces: those of the cluster, and in them those of each node |
+//! | `space` | namespaces of the cluster, and nested namespaces of each node |
 //! | `node` | a node: links, runtime, kubelet, kube-proxy |
 //! | `cluster` | the control plane, and kubectl |
 //! | `api` | requests to the API server |
@@ -14,7 +14,7 @@
 //! | `traffic` | pages, connections and checked streams between namespaces |
 //! | `checks` | the checks |
 //!
-//! Shell scripts in `xtask/kubernetes/` run as first processes of namespaces, and pack images.
+//! Shell scripts in `xtask/kubernetes/` run as the first processes of namespaces, and pack images.
 
 mod api;
 mod checks;

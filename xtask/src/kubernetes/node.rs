@@ -12,21 +12,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Deadline of the runtime.
-const UP: Duration = Duration::from_secs(60);
-/// The runtime's socket, inside.
+/// Deadline for starting the runtime.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The runtime's socket inside the node's namespaces.
 const RUNTIME: &str = "/run/containerd/containerd.sock";
 
 pub(super) struct Node {
     pub(super) name: String,
-    /// Its addresses.
+    /// The node's addresses.
     pub(super) v4: String,
     pub(super) v6: String,
-    /// The MAC address, which a reboot keeps: others have it in their neighbour tables.
+    /// The MAC address. A reboot keeps it, because other machines have it in their neighbour
+    /// tables.
     mac: String,
-    /// `None` while it is off.
+    /// The node's namespaces; `None` while the node is off.
     space: Option<Space>,
-    /// Whether it has the images, which a reboot keeps.
+    /// Whether the images are imported. A reboot keeps them.
     has_images: bool,
 }
 
@@ -57,7 +58,7 @@ impl Node {
         self.space()?.netns()
     }
 
-    /// Switches it on: links it to the control plane, and starts its daemons.
+    /// Boots the node: links it to the control plane and starts its daemons.
     pub(super) fn boot(&mut self, paths: &Paths, plane: &Space) -> Result<()> {
         let disk = paths.disk(&self.name);
         let script = paths.scripts.join("node.sh");
@@ -67,7 +68,8 @@ impl Node {
             &[&*disk.to_string_lossy(), &self.name],
             paths.log(&self.name)?,
         )?;
-        // Enter only the network namespace, because the process id is valid on this system.
+        // Enters only the network namespace, because the process id refers to this system's PID
+        // namespace.
         let mut link = Command::new("nsenter");
         link.args([
             "--target",
@@ -88,16 +90,18 @@ impl Node {
             &self.mac,
         ])
         .args(["netns", &space.pid().to_string()]);
-        // The kernel removes the link of a node that was switched off later, with its namespace.
+        // After a power-off, the kernel removes the old link only when it removes the namespace.
         let what = format!("node {} is not linked to the control plane", self.name);
-        wait(&what, UP, || workspace::output(&mut link).map(|_| true))?;
+        wait(&what, START_TIMEOUT, || {
+            workspace::output(&mut link).map(|_| true)
+        })?;
         let far = format!("link set to-{} master lan up", self.name);
         workspace::output(plane.command("ip").args(far.split(' ')))?;
         for line in [
             format!("address add {}/24 dev eth0", self.v4),
             format!("address add {}/64 dev eth0 nodad", self.v6),
             "link set eth0 up".to_owned(),
-            // The node's own requests to Services need a route before they are translated.
+            // The node's requests to Services need a route before their addresses are translated.
             format!("route add default via {PLANE}"),
             format!("-6 route add default via {PLANE_V6}"),
         ] {
@@ -122,7 +126,7 @@ impl Node {
                 .args(args);
             Ok(ctr)
         };
-        wait("containerd does not answer", UP, || {
+        wait("containerd does not answer", START_TIMEOUT, || {
             Ok(ctr(&["version"])?.output()?.status.success())
         })?;
         if !self.has_images {
@@ -168,8 +172,8 @@ impl Node {
         space.daemon(command, log)
     }
 
-    /// Ends everything on the node at once, including its control groups: otherwise the next
-    /// kubelet would wait for each group of an ended container.
+    /// Kills everything on the node and removes its control groups. Otherwise the next kubelet
+    /// would wait for the group of each killed container.
     pub(super) fn power_off(&mut self, paths: &Paths, plane: &Space) -> Result<()> {
         self.space_mut()?.power_off()?;
         self.space = None;
@@ -181,8 +185,9 @@ impl Node {
         }
         ensure!(!containers.is_empty(), "no containers on {}", self.name);
         let what = format!("the control groups of {} are busy", self.name);
-        wait(&what, UP, || {
-            // A folder for each hierarchy of version 1, and the only hierarchy of version 2.
+        wait(&what, START_TIMEOUT, || {
+            // Control groups have a folder for each hierarchy in version 1, and a single hierarchy
+            // in version 2.
             let root = Path::new("/sys/fs/cgroup");
             let hierarchies = names(root)?.into_iter().map(|name| root.join(name));
             for hierarchy in hierarchies.chain([root.to_owned()]) {

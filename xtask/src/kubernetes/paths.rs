@@ -7,16 +7,18 @@ use serde_json::json;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The address of the control plane.
+/// The IPv4 address of the control plane.
 pub(super) const PLANE: &str = "172.31.250.1";
+/// The IPv6 address of the control plane.
 pub(super) const PLANE_V6: &str = "fd00:172:31::1";
-/// The subnets of pods and of Services.
+/// The subnets of pods.
 pub(super) const PODS: &str = "10.244.0.0/16,fd00:10:244::/56";
+/// The subnets of Services.
 pub(super) const SERVICES: &str = "10.96.0.0/16,fd00:10:96::/112";
-/// Files of a cluster.
+/// The paths of a cluster's files.
 #[derive(Clone)]
 pub(super) struct Paths {
-    /// The folder with all its files.
+    /// The folder that contains all files of the cluster.
     pub(super) run: PathBuf,
     pub(super) kubernetes: PathBuf,
     pub(super) scripts: PathBuf,
@@ -38,7 +40,7 @@ impl Paths {
         })
     }
 
-    /// Returns the folder of all that a part of the cluster stores, which only the cluster sees.
+    /// Returns the folder for the data of a part of the cluster. Only the cluster sees it.
     pub(super) fn disk(&self, name: &str) -> PathBuf {
         self.run.join("disk").join(name)
     }
@@ -55,7 +57,8 @@ impl Paths {
         log.with_context(|| path.display().to_string())
     }
 
-    /// Writes the users of the API server, and a kubeconfig of each. Their tokens are their names.
+    /// Writes the list of the API server's users, and a kubeconfig for each. The token of a user is
+    /// the user's name.
     pub(super) fn write_users(&self, nodes: &[&str]) -> Result<()> {
         let mut users = vec![
             ("admin".to_owned(), "admin".to_owned(), "system:masters"),

@@ -1,9 +1,9 @@
-//! Pods of a cluster: their objects, their addresses, their namespaces.
+//! Pods of a cluster: their objects, addresses and namespaces.
 
 use super::cluster::Cluster;
 use super::images::BUSYBOX;
 use super::space::{Netns, container_process};
-use super::waiting::{READY, wait};
+use super::waiting::{READY_TIMEOUT, wait};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -12,13 +12,13 @@ use std::net::IpAddr;
 pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Its addresses, IPv4 first.
+    /// The pod's addresses, IPv4 first.
     pub(super) ips: Vec<IpAddr>,
     pub(super) netns: Netns,
 }
 
 impl Pod {
-    /// Returns its first address.
+    /// Returns the pod's first address.
     pub(super) fn ip(&self) -> IpAddr {
         self.ips[0]
     }
@@ -54,8 +54,8 @@ pub(super) fn is_ready(object: &Value) -> bool {
     !is_leaving && conditions.is_some_and(|all| all.iter().any(is_it))
 }
 
-/// Returns a pod that serves its name and its node at the TCP port 80, and also at 81. Its UDP port
-/// has a name only for policies.
+/// Returns a pod that serves a page with its name and its node at TCP ports 80 and 81. Only
+/// policies use the name of its UDP port.
 pub(super) fn server(namespace: &str, name: &str, node: &str) -> Value {
     let script = format!(
         "echo {name} on {node} >/var/www/index.html; echo {name} serves; \
@@ -83,7 +83,7 @@ pub(super) fn server(namespace: &str, name: &str, node: &str) -> Value {
 }
 
 impl Cluster {
-    /// Creates pods or other objects of a namespace.
+    /// Creates a pod or another object in a namespace.
     pub(super) fn put(&self, resource: &str, object: &Value) -> Result<()> {
         let namespace = object["metadata"]["namespace"].as_str();
         let group = match object["apiVersion"].as_str() {
@@ -96,18 +96,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until these pods of a namespace are ready, and returns them in this order.
+    /// Waits until these pods of a namespace are ready. Returns them in this order.
     pub(super) fn pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
         let mut found = Vec::new();
         let what = format!("the pods {} of {namespace} are not ready", names.join(", "));
-        wait(&what, READY, || {
+        wait(&what, READY_TIMEOUT, || {
             found = self.ready_pods(namespace, names)?;
             Ok(found.len() == names.len())
         })?;
         Ok(found)
     }
 
-    /// Returns the ready ones of these pods.
+    /// Returns those of these pods that are ready.
     pub(super) fn ready_pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
         let all = self.list(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let ready = |wanted: &&str| {
@@ -120,11 +120,15 @@ impl Cluster {
     /// Waits until the pods of a DaemonSet are ready.
     pub(super) fn daemon_set(&self, name: &str) -> Result<()> {
         let path = format!("/apis/apps/v1/namespaces/kube-system/daemonsets/{name}");
-        wait(&format!("the DaemonSet {name} is not ready"), READY, || {
-            let status = &self.api.get(&path)?["status"];
-            let wanted = status["desiredNumberScheduled"].as_u64().unwrap_or(0);
-            Ok(wanted as usize == self.nodes.len() && status["numberReady"] == wanted)
-        })
+        wait(
+            &format!("the DaemonSet {name} is not ready"),
+            READY_TIMEOUT,
+            || {
+                let status = &self.api.get(&path)?["status"];
+                let wanted = status["desiredNumberScheduled"].as_u64().unwrap_or(0);
+                Ok(wanted as usize == self.nodes.len() && status["numberReady"] == wanted)
+            },
+        )
     }
 
     /// Returns the node with this name.

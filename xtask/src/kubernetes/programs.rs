@@ -1,4 +1,5 @@
-//! The programs of a cluster: those of Kubernetes, built once, and those of this system.
+//! The programs of a cluster: Kubernetes' programs, which are built once, and programs of this
+//! system.
 
 use crate::xen::find;
 use crate::{build, workspace};
@@ -12,8 +13,8 @@ use std::time::Instant;
 /// The version of Kubernetes, as in `xtask/kubernetes/programs/go.mod`.
 const VERSION: &str = "1.33.13";
 
-/// Components of this system, and what to install for each of them.
-const NEEDED: [(&str, &str); 10] = [
+/// Required programs of this system, and the package of each.
+const REQUIRED_PROGRAMS: [(&str, &str); 10] = [
     ("containerd", "Debian's package containerd"),
     ("ctr", "Debian's package containerd"),
     ("runc", "Debian's package runc"),
@@ -26,12 +27,12 @@ const NEEDED: [(&str, &str); 10] = [
     ("unshare", "Debian's package util-linux"),
 ];
 
-/// Returns what this system lacks, in a sentence.
+/// Returns a sentence that names what this system lacks, or `None` if it lacks nothing.
 pub(super) fn missing(home: &Path) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("a cluster needs root: nodes are namespaces".to_owned());
     }
-    for (program, package) in NEEDED {
+    for (program, package) in REQUIRED_PROGRAMS {
         if find(program).is_none() {
             return Some(format!("{program} is missing: install {package}"));
         }
@@ -49,9 +50,9 @@ pub(super) fn missing(home: &Path) -> Option<String> {
     None
 }
 
-/// Components of a cluster.
+/// Paths of a cluster's programs.
 pub(super) struct Components {
-    /// All components of Kubernetes.
+    /// The binary with all components of Kubernetes.
     pub(super) kubernetes: PathBuf,
     /// The folder of Grantway's programs.
     pub(super) grantway: PathBuf,
@@ -70,7 +71,7 @@ pub(super) fn ready(home: &Path) -> Result<Components> {
     })
 }
 
-/// Builds Grantway's programs as its tests use them, and returns their folder.
+/// Builds Grantway's programs in the same way as for its tests. Returns their folder.
 fn build() -> Result<PathBuf> {
     let installed = build::PROGRAMS.iter();
     let installed = installed.filter(|(.., purpose)| *purpose == build::Purpose::Use);
@@ -82,8 +83,8 @@ fn sources() -> PathBuf {
     workspace::root().join("xtask/kubernetes/programs")
 }
 
-/// Returns everything that determines the contents of the binary.
-fn wanted() -> Result<String> {
+/// Returns everything that determines the binary's contents.
+fn build_inputs() -> Result<String> {
     let mut text = VERSION.to_owned();
     for name in ["go.mod", "go.sum", "main.go"] {
         let path = sources().join(name);
@@ -94,16 +95,17 @@ fn wanted() -> Result<String> {
 
 fn is_built(home: &Path) -> bool {
     let built = fs::read_to_string(home.join("kubernetes.built"));
-    home.join("kubernetes").is_file() && built.ok() == wanted().ok()
+    home.join("kubernetes").is_file() && built.ok() == build_inputs().ok()
 }
 
-/// Phrases in Go's messages about modules that are invalid regardless of their source. A missing
-/// module does not count, because a proxy may have only some modules.
+/// Phrases in Go's messages about modules that are invalid regardless of their source. They do not
+/// include a missing module, because a proxy may lack some modules.
 const INVALID_MODULE: [&str; 3] = ["SECURITY ERROR", "checksum mismatch", "missing go.sum"];
-/// Phrases in Go's messages about a proxy or repository that does not answer or refuses.
+/// Phrases in Go's messages about a proxy or repository that does not answer or rejects the
+/// request.
 const UNREACHABLE: [&str; 2] = ["https://", "dial tcp"];
 
-/// Downloads the modules from which Kubernetes is built, unless it is built already.
+/// Downloads the modules for building Kubernetes, unless it is already built.
 ///
 /// # Errors
 /// [`Failure::CannotRun`] if the modules cannot be downloaded here; any other error if the list of
@@ -130,13 +132,13 @@ pub(super) fn fetch(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether Go's messages are only about downloads that failed here.
+/// Returns whether Go's messages report only downloads that failed on this system.
 fn is_unreachable(messages: &str) -> bool {
     let have = |phrases: &[&str]| phrases.iter().any(|phrase| messages.contains(phrase));
     !have(&INVALID_MODULE) && have(&UNREACHABLE)
 }
 
-/// Returns a command of Go for the sources of the components.
+/// Returns a Go command for the sources of the components.
 fn go(verb: &str) -> Command {
     let mut go = Command::new("go");
     go.arg(verb).env("CGO_ENABLED", "0").current_dir(sources());
@@ -161,7 +163,7 @@ fn compile(home: &Path, binary: &Path) -> Result<()> {
         .arg(".");
     let status = build.status().context("cannot run go")?;
     ensure!(status.success(), "go cannot build Kubernetes");
-    fs::write(home.join("kubernetes.built"), wanted()?)?;
+    fs::write(home.join("kubernetes.built"), build_inputs()?)?;
     println!("built in {} s", began.elapsed().as_secs());
     Ok(())
 }

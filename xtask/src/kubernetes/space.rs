@@ -1,4 +1,4 @@
-//! Namespaces of a cluster and of its nodes, and programs in them.
+//! The namespaces of a cluster and of its nodes, and the programs in them.
 
 use super::waiting::wait;
 use anyhow::{Context, Result, ensure};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Namespaces for mounts, links, processes and a host name. Everything inside ends with the first
-/// process, a script, which ends with its standard input.
+/// Namespaces for mounts, network links, processes and a host name. The first process is a script,
+/// which exits when its standard input closes. The kernel then kills every other process inside.
 pub(super) struct Space {
     /// The program that created the namespaces.
     outer: Child,
     /// The first process, by its id on this system.
     pid: u32,
-    /// Closing it ends the first process, also if this program is killed.
+    /// The first process's standard input. It also closes if this program is killed.
     stdin: Option<ChildStdin>,
     /// Programs that run inside until they are killed.
     daemons: Vec<Child>,
 }
 
 impl Space {
-    /// Creates namespaces inside `within`, or of this system. `script` must print `ready`, and read
-    /// its standard input; `log` gets its errors.
+    /// Creates namespaces inside `within`, or inside this system's. `script` must print `ready` and
+    /// then read its standard input. Its error output is written to `log`.
     pub(super) fn new(
         within: Option<&Space>,
         script: &Path,
@@ -34,7 +34,7 @@ impl Space {
     ) -> Result<Self> {
         let mut command = within.map_or_else(
             || {
-                // Ctrl-C ends this program only, and the script cleans up.
+                // In a separate session, Ctrl-C stops only this program, and the script cleans up.
                 let mut command = Command::new("setsid");
                 command.arg("--wait").arg("unshare");
                 command
@@ -52,11 +52,11 @@ impl Space {
             .stderr(log);
         let mut outer = command.spawn().context("cannot run unshare")?;
         let stdin = outer.stdin.take();
-        let mut said = String::new();
+        let mut first_line = String::new();
         let stdout = outer.stdout.take().context("no output")?;
-        BufReader::new(stdout).read_line(&mut said)?;
+        BufReader::new(stdout).read_line(&mut first_line)?;
         ensure!(
-            said.trim() == "ready",
+            first_line.trim() == "ready",
             "{} failed: see the log",
             script.display()
         );
@@ -69,7 +69,7 @@ impl Space {
         })
     }
 
-    /// Starts a program that runs until it is killed, or until the namespaces end.
+    /// Starts a program that runs until it is killed or the namespaces are removed.
     pub(super) fn daemon(&mut self, mut command: Command, log: File) -> Result<()> {
         command.stdout(log.try_clone()?).stderr(log);
         let child = command.spawn();
@@ -78,7 +78,7 @@ impl Space {
         Ok(())
     }
 
-    /// Returns a command that runs a program inside.
+    /// Returns a command that runs a program inside the namespaces.
     pub(super) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -89,7 +89,7 @@ impl Space {
         command
     }
 
-    /// Returns the id of the first process on this system.
+    /// Returns the id of the first process in this system's PID namespace.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
@@ -99,14 +99,15 @@ impl Space {
         Netns::of_process(self.pid)
     }
 
-    /// Returns the path of one of the files inside.
+    /// Returns this system's path of a file inside the namespaces.
     pub(super) fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.pid))
     }
 
-    /// Returns the processes inside that run a program, by its name.
+    /// Returns the processes inside that run the named program.
     pub(super) fn processes(&self, program: &str) -> Vec<u32> {
-        // Daemons have parents outside, which wait for them.
+        // The parents of daemons are outside the namespaces, because this program waits for
+        // daemons.
         let daemons = self.daemons.iter().map(Child::id);
         std::iter::once(self.pid)
             .chain(daemons)
@@ -124,7 +125,7 @@ impl Space {
         Ok(found.len())
     }
 
-    /// Ends everything inside at once, as a power failure does.
+    /// Kills everything inside immediately, like a power failure.
     pub(super) fn power_off(&mut self) -> Result<()> {
         kill(self.pid)?;
         self.outer.wait()?;
@@ -146,7 +147,7 @@ impl Drop for Space {
 pub(super) struct Netns(File);
 
 impl Netns {
-    /// Opens that of a process.
+    /// Opens the network namespace of a process.
     pub(super) fn of_process(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         Ok(Self(File::open(&path).context(path)?))
@@ -158,7 +159,7 @@ impl Netns {
         move_into_link_name_space(self.0.as_fd(), kind).context("cannot enter a network namespace")
     }
 
-    /// Runs `work` on another thread, in the namespace.
+    /// Runs `work` on another thread in the namespace.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -182,7 +183,7 @@ pub(super) fn kill(pid: u32) -> Result<()> {
         .with_context(|| format!("cannot kill process {pid}"))
 }
 
-/// Returns whether a process has closed all its files: it is a zombie, or does not exist.
+/// Returns whether a process is a zombie or does not exist, and has thus closed all its files.
 pub(super) fn has_ended(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return true;
@@ -192,7 +193,7 @@ pub(super) fn has_ended(pid: u32) -> bool {
     state.is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
-/// Returns the id of the process whose control group belongs to a container.
+/// Returns the id of a process in a container's control group.
 pub(super) fn container_process(container: &str) -> Option<u32> {
     let is_inside = |pid: &u32| {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"));
@@ -213,10 +214,10 @@ fn name(pid: u32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// Returns whether a process runs a program, or the component of this name.
+/// Returns whether a process runs the program or the component with this name.
 fn runs(pid: u32, program: &str) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    // The kernel keeps 15 bytes of a name.
+    // The kernel truncates names to 15 bytes.
     let kept = program.get(..15).unwrap_or(program);
     name(pid).as_deref() == Some(kept) || line.split('\0').nth(1) == Some(program)
 }
@@ -253,8 +254,8 @@ fn descendants(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Returns the process that runs a script below `pid`: `setsid` and `nsenter` wait for `unshare`,
-/// which waits for it.
+/// Returns the process below `pid` that runs the script. `setsid` and `nsenter` wait for `unshare`,
+/// which waits for the script.
 fn first_process(pid: u32) -> Option<u32> {
     let mut found = None;
     let _ = wait("", Duration::from_secs(5), || {
@@ -280,11 +281,11 @@ mod tests {
             let script = crate::workspace::root()
                 .join("xtask/kubernetes")
                 .join(script);
-            // Without arguments neither script can do anything.
+            // Without arguments the scripts have no effect.
             let run = Command::new("sh").arg(&script).output().unwrap();
-            let said = String::from_utf8_lossy(&run.stderr);
+            let errors = String::from_utf8_lossy(&run.stderr);
             let why = "only as the first process of a PID namespace";
-            assert!(!run.status.success() && said.contains(why), "{said}");
+            assert!(!run.status.success() && errors.contains(why), "{errors}");
         }
     }
 }

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Deadline of a connection and of each read.
+/// Timeout for a connection and for each read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval of repeated UDP requests, and of checks whether an echo must end.
+/// Interval of repeated UDP requests, and of an echo server's checks whether it must stop.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Deadline of a page that is requested until it is served.
+/// Timeout for a page that is requested repeatedly.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stream that makes no progress for this time has failed.
+/// A stream fails if it makes no progress for this time.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the page at an address, as seen from a namespace.
+/// Fetches the page at an address from inside a namespace.
 pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
     from.run(|| {
         let to = SocketAddr::new(ip, port);
@@ -36,7 +36,7 @@ pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
     })
 }
 
-/// Waits until the page at an address begins with this text.
+/// Fetches the page at an address until it begins with this text.
 pub(super) fn await_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
     let what = format!("{ip} port {port} does not serve the page of {begin}");
     wait(&what, PAGE_TIMEOUT, || {
@@ -44,19 +44,19 @@ pub(super) fn await_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Re
     })
 }
 
-/// Fetches a page, which must begin with these words.
+/// Fetches a page. Returns an error if it does not begin with this text.
 pub(super) fn expect_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
     let found = page(from, ip, port)?;
     ensure!(found.starts_with(begin), "{ip} serves {found}");
     Ok(())
 }
 
-/// Returns whether the calling thread can connect within a time.
+/// Returns whether the calling thread can connect within the given time.
 pub(super) fn connects(ip: IpAddr, port: u16, within: Duration) -> bool {
     TcpStream::connect_timeout(&SocketAddr::new(ip, port), within).is_ok()
 }
 
-/// Returns whether an echo answers the calling thread over UDP within a time.
+/// Returns whether an echo server answers the calling thread over UDP within the given time.
 pub(super) fn answers(ip: IpAddr, port: u16, within: Duration) -> bool {
     let own = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let ask = || -> std::io::Result<bool> {
@@ -76,11 +76,11 @@ pub(super) fn answers(ip: IpAddr, port: u16, within: Duration) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Sends each datagram back to its sender, until it is dropped.
+/// An echo server, which returns each datagram to its sender until this value is dropped.
 pub(super) struct Echo(#[expect(dead_code, reason = "dropped")] Stop);
 
 impl Echo {
-    /// Starts an echo at a port of both families.
+    /// Starts an echo server at a port of both address families.
     pub(super) fn start(within: &Netns, port: u16) -> Result<Self> {
         let bind = || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
         let socket = within.run(bind).with_context(|| format!("port {port}"))?;
@@ -91,7 +91,7 @@ impl Echo {
             let mut datagram = [0; 64];
             while !is_over.load(Ordering::Relaxed) {
                 if let Ok((length, from)) = socket.recv_from(&mut datagram) {
-                    // An answer that is lost is requested again.
+                    // The client requests a lost answer again.
                     let _ = socket.send_to(&datagram[..length], from);
                 }
             }
@@ -100,7 +100,7 @@ impl Echo {
     }
 }
 
-/// Ends a stream's sender or an echo, also when it is dropped.
+/// Stops a stream's sender or an echo server when it is set or dropped.
 #[derive(Default)]
 struct Stop(Arc<AtomicBool>);
 
@@ -110,17 +110,18 @@ impl Drop for Stop {
     }
 }
 
-/// A stream of bytes between two namespaces, which ends with it. The receiver compares each byte.
+/// A stream of bytes between two namespaces. The receiver compares each byte. Dropping this value
+/// stops the stream.
 pub(super) struct Stream {
     stop: Stop,
-    /// Bytes that arrived unchanged, so far.
+    /// Number of bytes that have arrived unchanged so far.
     received: Arc<AtomicU64>,
     sender: JoinHandle<Result<u64>>,
     receiver: JoinHandle<Result<u64>>,
 }
 
 impl Stream {
-    /// Starts it. It ends after `bytes`, or when it is stopped.
+    /// Starts a stream. It ends after `bytes` bytes or when it is stopped.
     pub(super) fn start(
         from: Netns,
         to: Netns,
@@ -148,8 +149,8 @@ impl Stream {
         })
     }
 
-    /// Waits until this number of further bytes has arrived, or the stream has ended; the reason is
-    /// then returned at its end.
+    /// Waits until this number of further bytes has arrived or the stream has ended. In the latter
+    /// case [`Stream::stop`] returns the reason.
     pub(super) fn advance(&self, bytes: u64) -> Result<()> {
         let before = self.received.load(Ordering::Relaxed);
         wait(
@@ -163,13 +164,13 @@ impl Stream {
         )
     }
 
-    /// Ends the stream, and returns the number of bytes that arrived unchanged.
+    /// Stops the stream. Returns the number of bytes that arrived unchanged.
     pub(super) fn stop(self) -> Result<u64> {
         self.stop.0.store(true, Ordering::Relaxed);
         self.finish()
     }
 
-    /// Waits for the stream's end, and returns the number of bytes that arrived unchanged.
+    /// Waits for the end of the stream. Returns the number of bytes that arrived unchanged.
     pub(super) fn finish(self) -> Result<u64> {
         let join = |thread: JoinHandle<Result<u64>>| {
             thread
@@ -183,7 +184,8 @@ impl Stream {
     }
 }
 
-/// Returns the block with this number. All blocks differ, so a lost, repeated or moved one shows.
+/// Returns the block with this number. All blocks differ, so the receiver detects a lost, repeated
+/// or moved block.
 fn block(number: u64) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut words = Vec::with_capacity(1 << 16);

@@ -3,32 +3,32 @@
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 
-/// Deadline of an object that the control plane creates or reports.
-pub(super) const READY: Duration = Duration::from_secs(90);
+/// Timeout for an object that the control plane creates or reports.
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Maximum time that one attempt uses of a deadline. A longer attempt may mean that the machine was
-/// paused.
+/// Maximum time that one attempt counts against a deadline. During a longer attempt, the machine
+/// may have been paused.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
-/// The remaining time of a deadline.
-pub(super) struct Leftovers {
+/// The time that remains before a deadline.
+pub(super) struct RemainingTime {
     time: Duration,
-    looked: Instant,
+    last_call: Instant,
 }
 
-impl Leftovers {
+impl RemainingTime {
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
             time: deadline,
-            looked: Instant::now(),
+            last_call: Instant::now(),
         }
     }
 
-    /// Subtracts an attempt's time. Returns whether none remains.
-    pub(super) fn ends(&mut self) -> bool {
+    /// Subtracts the time since the last call. Returns whether no time remains.
+    pub(super) fn has_expired(&mut self) -> bool {
         let now = Instant::now();
-        self.take(now - self.looked);
-        self.looked = now;
+        self.take(now - self.last_call);
+        self.last_call = now;
         self.time.is_zero()
     }
 
@@ -38,23 +38,23 @@ impl Leftovers {
 }
 
 /// Waits until a condition holds. An error is not final: the next attempt may succeed. `holds` must
-/// not wait itself, because the deadline counts a few seconds of each attempt.
+/// not wait itself, because only a few seconds of each attempt count against the deadline.
 ///
 /// # Errors
 ///
-/// It does not hold by the deadline; `what` says so.
+/// The condition does not hold by the deadline. `what` describes the failure.
 pub(super) fn wait(
     what: &str,
     deadline: Duration,
     mut holds: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let mut left = Leftovers::new(deadline);
+    let mut left = RemainingTime::new(deadline);
     loop {
         let held = holds();
         if matches!(held, Ok(true)) {
             return Ok(());
         }
-        if left.ends() {
+        if left.has_expired() {
             let after = format!("{what} after {} s", deadline.as_secs());
             held.context(after.clone())?;
             bail!(after);
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn a_paused_machine_misses_no_deadline() {
-        let mut left = Leftovers::new(ATTEMPT_MAX * 2);
+        let mut left = RemainingTime::new(ATTEMPT_MAX * 2);
         left.take(Duration::from_secs(3600));
         assert_eq!(left.time, ATTEMPT_MAX);
         left.take(ATTEMPT_MAX);
-        assert!(left.ends());
+        assert!(left.has_expired());
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub(super) fn groups(graph: &Graph) -> Vec<BTreeSet<usize>> {
 /// Tarjan's search.
 struct Search<'a> {
     graph: &'a Graph,
-    /// When each node was first reached.
+    /// The order in which nodes were first reached.
     reached: BTreeMap<usize, usize>,
-    /// The earliest node to which each leads back.
+    /// For each node, the earliest node that it reaches again.
     back: BTreeMap<usize, usize>,
     stack: Vec<usize>,
     groups: Vec<BTreeSet<usize>>,
@@ -59,7 +59,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns the shortest cycles through the nodes of a group; each cycle once.
+/// Returns the shortest cycles through the nodes of a group, each cycle once.
 pub(super) fn shortest(graph: &Graph, group: &BTreeSet<usize>) -> Vec<Vec<usize>> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
 //! Finds import cycles between the files of a crate.
 //!
 //! A file depends on another if it names an item that is defined there: in an import, in a path in
-//! its code, or through a re-export. Declaring children and re-exporting their items does not make
-//! a module depend on them; naming them in its own code does.
+//! its code, or through a re-export. A module does not depend on its children because it declares
+//! them or re-exports their items. It depends on a child if its own code names the child's items.
 
 mod cycles;
 mod resolve;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tree::Tree;
 use uses::Ties;
 
-/// Maximum number of names that are shown for a dependency between two files.
+/// Maximum number of names shown for a dependency between two files.
 const NAMES_SHOWN: usize = 3;
 
 /// Returns the files of the crate whose root is `file`, without its tests.
@@ -26,7 +26,7 @@ pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
 }
 
 /// Describes every cycle of the crate whose root is `file`.
-pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
+pub(crate) fn cycles_of_crate(name: &str, file: &Path) -> Result<Vec<String>> {
     let tree = Tree::read(file)?;
     let ties = uses::ties(&tree);
     let mut graph = cycles::Graph::new();
@@ -48,19 +48,19 @@ pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
             let files: Vec<String> = group.iter().map(|&file| show(file)).collect();
             let files = files.join(" ");
             let count = group.len();
-            found.push(format!("{count} files of {name} reach each other: {files}"));
+            found.push(format!(
+                "{count} files of {name} depend on each other: {files}"
+            ));
         }
         for way in ways {
-            found.push(format!(
-                "circle in {name}: {}",
-                describe(&way, &ties, &show)
-            ));
+            found.push(format!("cycle in {name}: {}", describe(&way, &ties, &show)));
         }
     }
     Ok(found)
 }
 
-/// `a.rs:3 (B) -> b.rs:7 (A) -> a.rs`: line 3 of a.rs names B, which b.rs defines.
+/// Describes a cycle. In `a.rs:3 (B) -> b.rs:7 (A) -> a.rs`, line 3 of a.rs names B, which b.rs
+/// defines.
 fn describe(way: &[usize], ties: &Ties, show: &dyn Fn(usize) -> String) -> String {
     let mut text = String::new();
     for (at, &from) in way.iter().enumerate() {

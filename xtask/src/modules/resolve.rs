@@ -14,10 +14,10 @@ pub(super) enum Target {
 type Resolving = BTreeSet<(ModuleId, String)>;
 
 impl Tree {
-    /// Returns the possible targets of `path`, as written in `module`; none if it leads out of the
-    /// crate.
+    /// Returns the possible targets of `path` as written in `module`, or none if it leads out of
+    /// the crate.
     ///
-    /// A name can refer to a module and a function at once; then both are returned.
+    /// A name can refer to both a module and a function. Both are then returned.
     pub(super) fn resolve(&self, module: ModuleId, path: &[String]) -> Vec<Target> {
         self.follow(module, path, &mut Resolving::new())
     }
@@ -35,7 +35,7 @@ impl Tree {
         None
     }
 
-    /// Returns whether `module` is `above` or below it.
+    /// Returns whether `module` is `above` or one of its descendants.
     pub(super) fn lies_in(&self, module: ModuleId, above: ModuleId) -> bool {
         let parent = self.modules[module].parent;
         module == above || parent.is_some_and(|parent| self.lies_in(parent, above))
@@ -72,24 +72,24 @@ impl Tree {
             Target::Module(module) => {
                 let again = asked.contains(&(module, name.to_owned()));
                 let found = self.look_up(module, name, viewer, asked);
-                // The code compiles, so a macro of this module must have defined the name.
+                // The code compiles, so a macro in this module must have defined the name.
                 let made = Target::Item {
                     module,
                     name: name.to_owned(),
                 };
-                if found.is_empty() && !again && !self.knows(module, name) {
+                if found.is_empty() && !again && !self.binds_name(module, name) {
                     vec![made]
                 } else {
                     found
                 }
             }
-            // A variant, an associated function.
+            // The path continues to a variant or an associated function of the item.
             item => vec![item],
         }
     }
 
     /// Returns whether `name` is bound in the module, even by an import from another crate.
-    fn knows(&self, module: ModuleId, name: &str) -> bool {
+    fn binds_name(&self, module: ModuleId, name: &str) -> bool {
         self.modules[module].names.contains_key(name)
     }
 

@@ -3,34 +3,34 @@
 use super::*;
 use std::fs;
 
-/// Returns the cycles of a crate of these files, the first of which is its root.
-fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+/// Returns the cycles of a crate with these files. The first file is its root.
+fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    circles("planted", &folder.path().join(files[0].0)).unwrap()
+    cycles_of_crate("planted", &folder.path().join(files[0].0)).unwrap()
 }
 
 #[track_caller]
-fn one_circle(files: &[(&str, &str)], wanted: &str) {
-    let found = circles_of(files);
+fn expect_cycle(files: &[(&str, &str)], wanted: &str) {
+    let found = cycles_of(files);
     let found: Vec<&String> = (found.iter())
         .filter(|line| line.starts_with("circle"))
         .collect();
-    assert_eq!(found, [&format!("circle in planted: {wanted}")]);
+    assert_eq!(found, [&format!("cycle in planted: {wanted}")]);
 }
 
 #[track_caller]
-fn no_circle(files: &[(&str, &str)]) {
-    assert_eq!(circles_of(files), [""; 0]);
+fn expect_no_cycle(files: &[(&str, &str)]) {
+    assert_eq!(cycles_of(files), [""; 0]);
 }
 
 #[test]
 fn by_imports() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
             ("a.rs", "use crate::b::B;\npub struct A(B);"),
@@ -45,7 +45,7 @@ fn by_imports() {
 
 #[test]
 fn by_paths_in_code() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
             ("a.rs", "pub fn f() {\n    super::b::g();\n}"),
@@ -57,7 +57,7 @@ fn by_paths_in_code() {
 
 #[test]
 fn by_paths_through_an_imported_module() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
             ("a.rs", "use crate::b;\n\npub type A = b::B;"),
@@ -69,7 +69,7 @@ fn by_paths_through_an_imported_module() {
 
 #[test]
 fn by_a_re_export() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;\npub use b::*;"),
             ("a.rs", "pub use crate::B;\npub struct A;"),
@@ -82,7 +82,7 @@ fn by_a_re_export() {
 
 #[test]
 fn by_globs() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
             ("a.rs", "use crate::b::*;\npub fn f(b: B) { h(b) }"),
@@ -98,7 +98,7 @@ fn by_globs() {
 #[test]
 fn by_parent_and_child() {
     let child = "use super::Parent;\nimpl Parent { fn f(&self) {} }\npub struct Child;";
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;"),
             (
@@ -109,7 +109,7 @@ fn by_parent_and_child() {
         ],
         "a/mod.rs:2 (Child) -> a/child.rs:1 (Parent) -> a/mod.rs",
     );
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;"),
             (
@@ -120,7 +120,7 @@ fn by_parent_and_child() {
         ],
         "a.rs:3 (Child) -> a/child.rs:1 (Parent) -> a.rs",
     );
-    no_circle(&[
+    expect_no_cycle(&[
         ("lib.rs", "mod a;"),
         (
             "a.rs",
@@ -132,7 +132,7 @@ fn by_parent_and_child() {
 
 #[test]
 fn by_macros() {
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "#[macro_use]\nmod a;\nmod b;"),
             (
@@ -143,7 +143,7 @@ fn by_macros() {
         ],
         "a.rs:1 (f) -> b.rs:2 (m) -> a.rs",
     );
-    one_circle(
+    expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
             (
@@ -157,7 +157,7 @@ fn by_macros() {
         ],
         "a.rs:1 (MAX) -> b.rs:2 (A) -> a.rs",
     );
-    one_circle(
+    expect_cycle(
         &[
             (
                 "lib.rs",
@@ -181,19 +181,19 @@ fn through_many_files_and_folders() {
             "pub mod inner {\n    pub fn f() { super::super::a::f() }\n}",
         ),
     ];
-    let found = circles_of(&files);
+    let found = cycles_of(&files);
     assert_eq!(
         found,
         [
-            "4 files of planted reach each other: a.rs b/mod.rs b/d.rs c.rs",
-            "circle in planted: a.rs:1 (f) -> b/mod.rs:2 (f) -> b/d.rs:2 (f) -> c.rs:2 (f) -> a.rs",
+            "4 files of planted depend on each other: a.rs b/mod.rs b/d.rs c.rs",
+            "cycle in planted: a.rs:1 (f) -> b/mod.rs:2 (f) -> b/d.rs:2 (f) -> c.rs:2 (f) -> a.rs",
         ]
     );
 }
 
 #[test]
 fn none_by_tests_and_re_exports_of_others() {
-    no_circle(&[
+    expect_no_cycle(&[
         ("lib.rs", "mod a;\nmod b;\npub use a::A;\npub use b::B;"),
         (
             "a.rs",
@@ -207,7 +207,7 @@ fn none_by_tests_and_re_exports_of_others() {
 
 #[test]
 fn no_cycle_through_similar_names() {
-    no_circle(&[
+    expect_no_cycle(&[
         ("lib.rs", "mod a;\nmod b;"),
         (
             "a.rs",
@@ -219,7 +219,7 @@ fn no_cycle_through_similar_names() {
              fn h<T>(_: T, f: u8) { let _ = (f, Self::f, other::a::f, Hidden); g() }",
         ),
     ]);
-    no_circle(&[
+    expect_no_cycle(&[
         ("lib.rs", "mod a;\nmod b;"),
         (
             "a.rs",
@@ -235,7 +235,7 @@ fn no_cycle_through_similar_names() {
 
 #[test]
 fn none_by_vectors_of_the_standard_library() {
-    no_circle(&[
+    expect_no_cycle(&[
         ("lib.rs", "mod vec;\nmod b;"),
         ("vec.rs", "use crate::b::B;\npub struct V(B);"),
         (

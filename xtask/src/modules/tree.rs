@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Ident, Item, ItemMod, ItemUse, UseTree, Visibility};
 
-/// A module, by its place in [`Tree::modules`].
+/// A module, identified by its index in [`Tree::modules`].
 pub(super) type ModuleId = usize;
 
-/// A crate: one library or one program, without its tests.
+/// A library or a program, without its tests.
 #[derive(Default)]
 pub(super) struct Tree {
-    /// The first is the crate's root.
+    /// All modules; the first is the crate's root.
     pub(super) modules: Vec<Scope>,
     pub(super) files: Vec<File>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Tree {
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) syntax: syn::File,
-    /// The module whose text the file is.
+    /// The module that the file contains.
     pub(super) module: ModuleId,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct File {
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     pub(super) parent: Option<ModuleId>,
-    /// Its index in [`Tree::files`].
+    /// The index of the module's file in [`Tree::files`].
     pub(super) file: usize,
     pub(super) names: BTreeMap<String, Vec<Name>>,
     /// The targets of `use path::*`.
     pub(super) globs: Vec<Vec<String>>,
-    /// Names of `macro_rules!`: the modules below see them without a path.
+    /// Names of `macro_rules!` macros, which child modules see without a path.
     pub(super) macros: BTreeSet<String>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Scope {
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) means: Meaning,
-    /// Visible to modules outside of this one.
+    /// Whether the name is visible outside of the module.
     pub(super) public: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Meaning {
     Module(ModuleId),
     /// An item that is defined here.
     Item,
-    /// An item that is defined where this path leads.
+    /// An item that is defined at the target of this path.
     Import(Vec<String>),
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Meaning {
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub(super) path: Vec<String>,
-    /// The name that it binds; `None`: a glob.
+    /// The name that the path binds, or `None` for a glob.
     pub(super) name: Option<String>,
     pub(super) line: usize,
 }
@@ -75,7 +75,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Reads a file as a module; `folder` has the files of its children.
+    /// Reads a file as a module, whose children have their files in `folder`.
     fn add_file(
         &mut self,
         parent: Option<ModuleId>,
@@ -194,7 +194,7 @@ fn defined(item: &Item) -> Option<(&Ident, &Visibility)> {
     })
 }
 
-/// Returns the paths of a `use` item; none if it certainly starts at another crate.
+/// Returns the paths of a `use` item, or none if the item certainly names another crate.
 pub(super) fn leaves(item: &ItemUse) -> Vec<Leaf> {
     let mut found = Vec::new();
     if item.leading_colon.is_none() {
@@ -223,7 +223,7 @@ fn add_leaves(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Leaf>) {
     }
 }
 
-/// `a::b`, `a::b as c`, or `a::{self}`, which is `a`.
+/// Returns the leaf for `a::b`, `a::b as c`, or `a::{self}`, which means `a`.
 fn leaf(path: &[String], name: &Ident, rename: Option<&Ident>) -> Leaf {
     let mut path = path.to_vec();
     let line = name.span().start().line;
@@ -238,7 +238,7 @@ fn leaf(path: &[String], name: &Ident, rename: Option<&Ident>) -> Leaf {
     }
 }
 
-/// The `use` items in the bodies of functions: treated as the module's own.
+/// The `use` items in the bodies of functions, which are treated as items of the module.
 struct InnerImports(Vec<ItemUse>);
 
 impl<'ast> Visit<'ast> for InnerImports {

@@ -1,4 +1,4 @@
-//! Finds the files that name items of other files, in every path and every import.
+//! Finds the files that name items of other files in a path or an import.
 
 use super::tree::{self, ModuleId, Tree};
 use super::{resolve::Target, tree::is_public};
@@ -9,7 +9,8 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ExprCall, ImplItem, ImplItemFn, Item, ItemFn, ItemMod, ItemUse};
 use syn::{ConstParam, Macro, PatIdent, TypeParam, VisRestricted};
 
-/// The names, with their lines, by which one file depends on another.
+/// For each pair of files, the line and name of each use by which the first file depends on the
+/// second.
 pub(super) type Ties = BTreeMap<(usize, usize), BTreeSet<(usize, String)>>;
 
 /// Returns the dependencies between the files of a crate.
@@ -32,7 +33,7 @@ struct Reader<'a> {
     tree: &'a Tree,
     module: ModuleId,
     file: usize,
-    /// Names that enclosing items bind: variables and generic parameters.
+    /// Names of variables and generic parameters that enclosing items bind.
     bound: Vec<BTreeSet<String>>,
     ties: Ties,
 }
@@ -66,7 +67,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Finds paths in a macro's arguments, which `syn` does not parse.
+    /// Finds paths in a macro's arguments, because `syn` does not parse them.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -105,7 +106,7 @@ fn segment(tokens: &[TokenTree]) -> Option<&Ident> {
     }
 }
 
-/// Returns whether a single word probably names an item: a type, a constant, a called function.
+/// Returns whether a single word probably names an item: a type, a constant or a called function.
 fn is_item(word: &Ident, next: Option<&TokenTree>) -> bool {
     word.to_string().starts_with(char::is_uppercase)
         || matches!(next, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis)
@@ -161,7 +162,8 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         }
     }
 
-    /// A re-export of items below does not make a module depend on its children.
+    /// Ignores re-exports of items of child modules, because they create no dependency on these
+    /// modules.
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         for leaf in tree::leaves(item) {
             if leaf.name.is_none() {
@@ -214,7 +216,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
 }
 
-/// Variables of a function.
+/// The variables of a function.
 struct Variables(BTreeSet<String>);
 
 impl<'ast> Visit<'ast> for Variables {
@@ -228,7 +230,7 @@ impl<'ast> Visit<'ast> for Variables {
     }
 }
 
-/// Generic parameters of an item and of those in it.
+/// The generic parameters of an item and of the items inside it.
 struct Generics(BTreeSet<String>);
 
 impl<'ast> Visit<'ast> for Generics {

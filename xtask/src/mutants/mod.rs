@@ -1,9 +1,9 @@
 //! Mutation tests of the security-critical modules: `cargo-mutants` makes small changes to the
 //! code, and a test must detect each.
 //!
-//! Resumable: results are stored below `target/mutants/`. A run continues after an interruption,
-//! and after new tests it retries only undetected mutants. The mutants of a changed file are tried
-//! again. The order is random, so that the results of an interrupted run are a random sample.
+//! Resumable: results are stored below `target/mutants/`. A new run resumes an interrupted one, and
+//! retries undetected mutants and all mutants of changed files. The order is random, so that the
+//! results of an interrupted run are a random sample.
 
 mod verdicts;
 
@@ -22,9 +22,9 @@ struct Module {
     package: &'static str,
     /// Files and folders, relative to the workspace's root.
     paths: &'static [&'static str],
-    /// The package's test targets that cover it, as cargo's arguments.
+    /// The package's test targets that cover the module, as cargo's arguments.
     tests: &'static [&'static str],
-    /// Prefixes of the names of the tests that cover it; empty: every test of the targets.
+    /// Prefixes of the names of the tests that cover the module (empty: every test of the targets).
     names: &'static [&'static str],
 }
 
@@ -32,7 +32,7 @@ const MODULES: [Module; 5] = [
     Module {
         name: "ring",
         package: "vif",
-        // Without the loom model, which an ordinary build excludes.
+        // The loom model is not listed, because ordinary builds exclude it.
         paths: &[
             "path/vif/src/ring/back.rs",
             "path/vif/src/ring/consumer.rs",
@@ -88,25 +88,24 @@ const MODULES: [Module; 5] = [
     },
 ];
 
-/// Share of the mutants that the tests must detect, percent.
+/// Minimum share of mutants that the tests must detect, percent.
 const FLOOR: f64 = 90.0;
 
-/// Limits of a test program, so that a mutant with an endless computation or allocation is killed
-/// by its resource use, which does not depend on other load. Seconds of CPU time, bytes.
+/// Limits the CPU time (seconds) and memory (bytes) of a test program, so that a mutant that
+/// computes or allocates without end is killed. These limits do not depend on other load.
 pub(crate) const RUNNER: &str =
     r#"target.'cfg(unix)'.runner=["prlimit", "--cpu=20", "--data=1073741824", "--core=0"]"#;
-/// The time after which a mutant that only waits is killed, in seconds; generous, because a busy
-/// machine is slow.
+/// Timeout for a mutant that only waits, seconds. It is long because a busy machine is slow.
 const TEST_SECONDS_MIN: &str = "180";
-/// Settings of property tests: a failing test does not search for the smallest case or store it,
-/// and the cases are the same each time, so that verdicts are reproducible.
+/// Settings of property tests. A failing test neither shrinks nor stores its case, and the cases
+/// are always the same, so that verdicts are reproducible.
 pub(crate) const PROPERTY_TESTS: [(&str, &str); 3] = [
     ("PROPTEST_MAX_SHRINK_ITERS", "0"),
     ("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1"),
     ("PROPTEST_RNG_SEED", "1"),
 ];
 
-/// Runs the named modules (empty: all) and fails if one is below the limit.
+/// Tests the named modules (empty: all). Fails if the tests detect too few mutants of a module.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let modules = named(names)?;
     let present = workspace::cargo().args(["mutants", "--version"]).output()?;
@@ -120,7 +119,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         module.try_open(&all)?;
         let tally = module.write_detected(&all)?;
         ensure!(tally.untried == 0, "cargo-mutants has not tried all");
-        if tally.noticed() < FLOOR {
+        if tally.detected_percent() < FLOOR {
             below.push(module.name);
         }
     }
@@ -128,8 +127,8 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Prints the stored results of the named modules (empty: all), without running anything.
-pub(crate) fn print_kept(names: &[String]) -> Result<()> {
+/// Prints the stored results of the named modules (empty: all) without a run.
+pub(crate) fn print_stored(names: &[String]) -> Result<()> {
     let all = workspace::target_directory()?.join("mutants");
     for module in named(names)? {
         module.write_detected(&all)?;
@@ -141,22 +140,22 @@ pub(crate) fn print_kept(names: &[String]) -> Result<()> {
 fn named(names: &[String]) -> Result<Vec<Module>> {
     let known = MODULES.map(|module| module.name);
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        bail!("no such module: {name} (there are {})", known.join(", "));
+        bail!("no such module: {name} (choose from {})", known.join(", "));
     }
     let is_named = |module: &Module| names.is_empty() || names.iter().any(|n| n == module.name);
     Ok(MODULES.into_iter().filter(is_named).collect())
 }
 
 impl Module {
-    /// Tries undetected mutants; `all` is the folder of all modules' results.
+    /// Tries the undetected mutants. `all` is the folder with the results of all modules.
     fn try_open(&self, all: &Path) -> Result<()> {
         let folder = all.join(self.name);
         fs::create_dir_all(&folder)?;
         let verdicts = Verdicts::open(&folder, &self.sources()?)?;
-        if !self.list()?.iter().any(|name| verdicts.is_open(name)) {
+        if !self.list()?.iter().any(|name| verdicts.must_be_tried(name)) {
             return Ok(());
         }
-        verdicts.before_a_run()?;
+        verdicts.write_skipped()?;
         let status = self
             .cargo_mutants()?
             .args(["--iterate", "--shuffle", "--jobs=1", "--profile=mutants"])
@@ -170,7 +169,8 @@ impl Module {
             .args(["--", "--"])
             .args(self.names)
             .status()?;
-        // 0: all detected; 2: some missed; 3: some timed out. Other statuses are errors.
+        // 0: Status 0 means that all were detected, 2 that some were missed, 3 that some timed out.
+        // Other statuses are errors.
         ensure!(
             matches!(status.code(), Some(0 | 2 | 3)),
             "cargo-mutants failed: {status}"
@@ -195,7 +195,7 @@ impl Module {
         Ok(tally)
     }
 
-    /// Returns a hash of the content of each of its files.
+    /// Returns a hash of the content of each of the module's files.
     fn sources(&self) -> Result<Sources> {
         let numbered = |file: PathBuf| {
             let mut hasher = DefaultHasher::new();
@@ -206,13 +206,13 @@ impl Module {
         self.files()?.into_iter().map(numbered).collect()
     }
 
-    /// Returns its files, relative to the workspace's root.
+    /// Returns the module's files, relative to the workspace's root.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let root = workspace::root();
         let mut files = Vec::new();
         for path in self.paths {
             let path = root.join(path);
-            ensure!(path.exists(), "{} is not there", path.display());
+            ensure!(path.exists(), "{} does not exist", path.display());
             for file in source::files(&path)? {
                 files.push(file.strip_prefix(&root)?.to_path_buf());
             }
@@ -220,7 +220,7 @@ impl Module {
         Ok(files)
     }
 
-    /// Returns the names of its mutants.
+    /// Returns the names of the module's mutants.
     fn list(&self) -> Result<Vec<String>> {
         let printed = workspace::output(self.cargo_mutants()?.args(["--list", "--json"]))?;
         let list: Vec<Value> = serde_json::from_str(&printed)?;
@@ -256,7 +256,7 @@ mod tests {
         let error = run(&["rings".into()]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no such module: rings (there are ring, grants, classic-grants, counted-grants, bridge)"
+            "no such module: rings (choose from ring, grants, classic-grants, counted-grants, bridge)"
         );
     }
 }

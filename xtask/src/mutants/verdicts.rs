@@ -1,6 +1,6 @@
-//! Stores the verdict on each mutant in the file `verdicts`: a line each, the verdict and the name
-//! (which begins with file, line and column). The file `sources` identifies the sources: a line
-//! each, a hash of the content and the path.
+//! Stores the verdict on each mutant in the file `verdicts`. Each line holds a verdict and a
+//! mutant's name, which begins with file, line and column. The file `sources` identifies the
+//! sources: each line holds a hash of the content and a path.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -18,13 +18,13 @@ pub(super) enum Verdict {
     Caught,
     Missed,
     Timeout,
-    /// It does not compile.
+    /// The mutant does not compile.
     Unviable,
 }
 
 impl Verdict {
-    /// Converts cargo-mutants' name in `outcomes.json`; `None`: no verdict (the baseline, a run
-    /// without tests).
+    /// Converts cargo-mutants' name in `outcomes.json`. Returns `None` for outcomes that are no
+    /// verdict: the baseline and a run without tests.
     fn from_summary(summary: &str) -> Option<Self> {
         Some(match summary {
             "CaughtMutant" => Self::Caught,
@@ -51,7 +51,7 @@ impl Verdict {
     }
 }
 
-/// The verdicts of a module, counted.
+/// The number of mutants of a module with each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     caught: u64,
@@ -62,22 +62,22 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Returns the detected share of the mutants that were tried and compile, percent. A timeout
-    /// counts as detected.
-    pub(super) fn noticed(self) -> f64 {
-        let noticed = (self.caught + self.timeout) as f64;
-        let all = noticed + self.missed as f64;
+    /// Returns the share of detected mutants among those that were tried and compile, percent. A
+    /// timeout counts as detected.
+    pub(super) fn detected_percent(self) -> f64 {
+        let detected_percent = (self.caught + self.timeout) as f64;
+        let all = detected_percent + self.missed as f64;
         if all == 0.0 {
             100.0
         } else {
-            100.0 * noticed / all
+            100.0 * detected_percent / all
         }
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let noticed = self.noticed();
+        let detected_percent = self.detected_percent();
         let Self {
             caught,
             missed,
@@ -87,13 +87,14 @@ impl fmt::Display for Tally {
         } = self;
         write!(
             f,
-            "{noticed:.1} % detected: {caught} caught, {timeout} timed out, {missed} missed; \
+            "{detected_percent:.1} % detected: {caught} caught, {timeout} timed out, {missed} missed; \
              {unviable} do not compile, {untried} not tried"
         )
     }
 }
 
-/// Returns the lines of a file, each split at its first space; none if the file does not exist.
+/// Returns the lines of a file, each split at its first space, or no lines if the file does not
+/// exist.
 fn pairs(file: &Path) -> Result<impl Iterator<Item = (String, String)> + use<>> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let cut = |line: &str| {
@@ -101,7 +102,7 @@ fn pairs(file: &Path) -> Result<impl Iterator<Item = (String, String)> + use<>> 
         Some((first.to_owned(), rest.to_owned()))
     };
     let pairs: Option<Vec<_>> = text.lines().map(cut).collect();
-    let pairs = pairs.with_context(|| format!("{} is not as it was written", file.display()))?;
+    let pairs = pairs.with_context(|| format!("{} has an invalid line", file.display()))?;
     Ok(pairs.into_iter())
 }
 
@@ -114,8 +115,8 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Reads the stored verdicts of these sources, and adds those of the last run, whether it was
-    /// completed or not.
+    /// Reads the stored verdicts on these sources, and adds the verdicts of the last run, even if
+    /// it was interrupted.
     pub(super) fn open(folder: &Path, sources: &Sources) -> Result<Self> {
         let mut verdicts = Self {
             folder: folder.to_path_buf(),
@@ -127,14 +128,14 @@ impl Verdicts {
             verdicts.by_name.insert(name, verdict);
         }
         let outcomes = folder.join("mutants.out/outcomes.json");
-        // An interrupted run may leave an incomplete file; its mutants are tried again.
+        // An interrupted run may leave an incomplete file. Its mutants are tried again.
         if let Ok(bytes) = fs::read(&outcomes) {
             if let Ok(outcomes) = serde_json::from_slice(&bytes) {
                 verdicts.add(&outcomes);
             }
             fs::remove_file(outcomes)?;
         }
-        // Earlier verdicts belong to the sources of that time.
+        // Stored verdicts apply only to files that have not changed since.
         let then: Sources = pairs(&file)?.map(|(number, path)| (path, number)).collect();
         verdicts.by_name.retain(|name, _| {
             let path = name.split(':').next().unwrap_or_default();
@@ -165,24 +166,24 @@ impl Verdicts {
         Ok(fs::rename(new, self.folder.join("verdicts"))?)
     }
 
-    /// Returns the verdict on a mutant; `None`: it was not tried.
+    /// Returns the verdict on a mutant, or `None` if it was not tried.
     pub(super) fn of(&self, name: &str) -> Option<Verdict> {
         self.by_name.get(name).copied()
     }
 
-    /// Returns whether a mutant has to be tried (again).
-    pub(super) fn is_open(&self, name: &str) -> bool {
+    /// Returns whether a mutant must be tried, or tried again.
+    pub(super) fn must_be_tried(&self, name: &str) -> bool {
         !matches!(self.of(name), Some(Verdict::Caught | Verdict::Unviable))
     }
 
-    /// Lists the mutants that the next run of cargo-mutants with `--iterate` skips.
-    pub(super) fn before_a_run(&self) -> Result<()> {
+    /// Writes the list of mutants that the next run of cargo-mutants with `--iterate` skips.
+    pub(super) fn write_skipped(&self) -> Result<()> {
         let out = self.folder.join("mutants.out");
         if out.exists() {
             fs::remove_dir_all(&out)?;
         }
         fs::create_dir(&out)?;
-        let settled = self.by_name.keys().filter(|name| !self.is_open(name));
+        let settled = self.by_name.keys().filter(|name| !self.must_be_tried(name));
         let settled: String = settled.map(|name| format!("{name}\n")).collect();
         Ok(fs::write(out.join("previously_caught.txt"), settled)?)
     }
@@ -246,22 +247,22 @@ mod tests {
             "b.rs:5:6: delete !",
             "b.rs:7:8: replace h with None",
         ]);
-        open().before_a_run().unwrap();
+        open().write_skipped().unwrap();
         ran(OUTCOMES);
 
         let verdicts = open();
         assert_eq!(
             all.iter()
-                .map(|name| verdicts.is_open(name))
+                .map(|name| verdicts.must_be_tried(name))
                 .collect::<Vec<_>>(),
             [false, true, true, false]
         );
-        assert!(verdicts.is_open("c.rs:9:9: not tried"));
-        verdicts.before_a_run().unwrap();
-        let told = fs::read_to_string(out.join("previously_caught.txt")).unwrap();
-        assert_eq!(told, format!("{}\n{}\n", all[0], all[3]));
+        assert!(verdicts.must_be_tried("c.rs:9:9: not tried"));
+        verdicts.write_skipped().unwrap();
+        let skipped = fs::read_to_string(out.join("previously_caught.txt")).unwrap();
+        assert_eq!(skipped, format!("{}\n{}\n", all[0], all[3]));
 
-        // The next run detects one, and is interrupted while it writes.
+        // The next run detects one more, and is interrupted while it writes.
         ran(&OUTCOMES.replace("MissedMutant", "CaughtMutant"));
         open();
         ran(&OUTCOMES[..100]);
@@ -277,9 +278,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = |all| Verdicts::open(folder.path(), &sources(all)).unwrap();
         let before = open(&[("a.rs", "1"), ("b.rs", "2")]);
-        before.before_a_run().unwrap();
+        before.write_skipped().unwrap();
         fs::write(folder.path().join("mutants.out/outcomes.json"), OUTCOMES).unwrap();
-        // This holds even if the file changes during the run.
+        // The test applies this to a file that changes during the run.
         let after = open(&[("a.rs", "1"), ("b.rs", "3")]);
         assert_eq!(
             after.of("a.rs:1:2: replace f with ()"),
@@ -300,7 +301,7 @@ mod tests {
             unviable: 3,
             untried: 4,
         };
-        assert_eq!(tally.noticed(), 90.0);
-        assert_eq!(Tally::default().noticed(), 100.0);
+        assert_eq!(tally.detected_percent(), 90.0);
+        assert_eq!(Tally::default().detected_percent(), 100.0);
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 /// Columns of a line.
 const COLUMNS_MAX: usize = 100;
 
-/// Returns lines that are too long. Rows of tables, addresses alone on a line and output of
-/// programs (`text` fences) may have any length.
+/// Returns the lines that are too long. Rows of tables, lines with only an address, and programs'
+/// output (`text` fences) may have any length.
 pub(super) fn violations(path: &Path, text: &str) -> Vec<String> {
     let prose = path.extension().is_some_and(|extension| extension == "md");
     let mut printed = false;
@@ -24,20 +24,20 @@ pub(super) fn violations(path: &Path, text: &str) -> Vec<String> {
     found
 }
 
-/// Returns a line without the marks of a comment or of a list.
+/// Returns a line without the marks of a comment or a list.
 fn content(line: &str) -> &str {
     line.trim()
         .trim_start_matches(['/', '!', '#', '-', '*', ' '])
 }
 
-/// Returns whether it is a row of a Markdown table, which cannot be wrapped; also in documentation
-/// comments.
+/// Returns whether a line is a row of a Markdown table, also in a doc comment. Rows cannot be
+/// wrapped.
 fn is_row(line: &str) -> bool {
     content(line).starts_with('|')
 }
 
 fn is_address(line: &str) -> bool {
-    // `[name]: https://…`
+    // Skips the name of a link definition: `[name]: https://…`.
     let address = match content(line).split_once("]: ") {
         Some((name, address)) if name.starts_with('[') => address,
         _ => content(line),

@@ -5,8 +5,8 @@ use crate::workspace::Crate;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Counts lines without tests, benchmarks, blank lines and comments: a row for each folder of the
-/// workspace, and below it one for each of its crates.
+/// Counts lines without tests, benchmarks, blank lines and comments. Returns a row for each folder
+/// of the workspace, each followed by a row for each of its crates.
 pub(super) fn table(code: &[(&Path, &str)], root: &Path, crates: &[Crate]) -> String {
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
     for (path, text) in code {
@@ -17,7 +17,7 @@ pub(super) fn table(code: &[(&Path, &str)], root: &Path, crates: &[Crate]) -> St
             let folder = found.root.strip_prefix(root).ok()?;
             path.starts_with(folder).then_some(folder)
         });
-        // A crate may be in the folder of another.
+        // A crate may lie in another crate's folder.
         if let Some(folder) = within.max_by_key(|folder| folder.iter().count())
             && folder != top
         {

@@ -6,12 +6,12 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Block, File, ImplItem, ImplItemFn, Item, ItemFn, Signature, TraitItemFn};
 
-/// Lines between the braces of a function.
+/// Maximum number of lines between the braces of a function.
 const FUNCTION_LINES_MAX: usize = 80;
-/// Lines of a file, without its tests.
+/// Maximum number of lines of a file, without its tests.
 const FILE_LINES_MAX: usize = 600;
 
-/// Returns functions and files that are too long without a reason.
+/// Returns functions and files that are too long and give no reason.
 pub(super) fn violations(path: &Path, text: &str) -> Result<Vec<String>> {
     let file = syn::parse_file(text).with_context(|| path.display().to_string())?;
     let lines: Vec<&str> = text.lines().collect();
@@ -74,7 +74,7 @@ impl Functions<'_> {
         }
     }
 
-    /// Returns whether a comment above a line gives a reason; attributes may be in between.
+    /// Returns whether a comment above a line gives a reason. Attributes may separate the two.
     fn excused_above(&self, line: usize) -> bool {
         let above = self.lines[..line - 1].iter().rev();
         let belongs = |line: &&&str| line.trim_start().starts_with(['/', '#']);

@@ -10,17 +10,17 @@ use crate::{source, workspace};
 use anyhow::{Result, ensure};
 use std::path::Path;
 
-/// Pages that are read as a whole, and their limits in bytes.
+/// Pages that users read as a whole, and their limits in bytes.
 const PAGES: [(&str, usize); 2] = [("README.md", 7000), ("ARCHITECTURE.md", 12_000)];
 
-/// Prints the lines of code of each folder, then every breach; fails if there is one.
+/// Prints the lines of code of each folder, then every violation. Fails if it finds any.
 pub(crate) fn check() -> Result<()> {
     let root = workspace::root();
     let crates = workspace::crates()?;
     let code = source::without_tests(source::listed(&["rs"])?)?;
     let code: Vec<(&Path, &str)> = (code.iter())
         .map(|(path, text)| (path.strip_prefix(&root).unwrap_or(path), text.as_str()))
-        .filter(|(path, _)| !is_beside_the_product(path))
+        .filter(|(path, _)| !is_test_or_bench(path))
         .collect();
     print!("{}", folders::table(&code, &root, &crates));
 
@@ -55,7 +55,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// Returns whether a file is a test or benchmark, by its folder or name.
-fn is_beside_the_product(path: &Path) -> bool {
+fn is_test_or_bench(path: &Path) -> bool {
     let in_folder = |name: &str| path.iter().any(|part| part == name);
     in_folder("tests") || in_folder("benches") || path.ends_with("tests.rs")
 }

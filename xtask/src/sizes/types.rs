@@ -8,13 +8,13 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Ident, Item, ItemMod};
 
-/// Where a type is defined: its file with the line, and the scope within the crate.
+/// The place of a type's definition: the file with the line, and the scope within the crate.
 struct Place {
     shown: String,
     scope: String,
 }
 
-/// Returns names of types that a library or a program of the crate defines in several places.
+/// Returns the type names that a library or a program of the crate defines in several places.
 pub(super) fn violations(root: &Path, found: &Crate) -> Result<Vec<String>> {
     let mut violations = Vec::new();
     for target in &found.targets {
@@ -54,7 +54,7 @@ impl Types {
             scope: self.scope.join("::"),
         };
         let places = self.places.entry(name.to_string()).or_default();
-        // Twice in one scope: alternatives for different configurations of the compiler.
+        // Two definitions in one scope are alternatives for different `cfg` conditions.
         if places.iter().all(|other| other.scope != place.scope) {
             places.push(place);
         }

@@ -1,4 +1,4 @@
-//! Sums up recorded results.
+//! Summarizes recorded results.
 
 use super::victim::Victim;
 use anyhow::{Result, bail, ensure};
@@ -8,15 +8,16 @@ use figures::table::table;
 use serde_json::Value;
 
 /// Limit of the probe's median outage after a kill of a domain, milliseconds.
-const USUAL_MS: f64 = 12.0;
-/// Limit of the median ratio of the probe's longest silence after the kill of a helper to that
-/// without kills.
-const USUAL_QUIETS: f64 = 2.0;
-/// Limits of a virtual machine's median outage, milliseconds, by what is killed. Its monitor's is
-/// the start of another one.
-const VM_USUAL_MS: [(&str, f64); 3] = [("driver", 15.0), ("shim", 1000.0), ("monitor", 1000.0)];
+const MEDIAN_OUTAGE_MAX_MS: f64 = 12.0;
+/// Limit of the median ratio of the probe's longest silence after a helper was killed to its
+/// longest silence without kills.
+const MEDIAN_SILENCE_RATIO_MAX: f64 = 2.0;
+/// Limits of a virtual machine's median outage, milliseconds, by the killed process. The outage
+/// after a kill of the monitor includes the start of the next monitor.
+const VM_MEDIAN_OUTAGE_MAX_MS: [(&str, f64); 3] =
+    [("driver", 15.0), ("shim", 1000.0), ("monitor", 1000.0)];
 /// Limit of any outage, milliseconds.
-const MOST_MS: f64 = 250.0;
+const OUTAGE_MAX_MS: f64 = 250.0;
 
 /// Returns all values at a place of a record (a JSON pointer).
 fn all(records: &[Value], at: &str) -> Vec<f64> {
@@ -24,7 +25,7 @@ fn all(records: &[Value], at: &str) -> Vec<f64> {
     records.iter().filter_map(value).collect()
 }
 
-/// Prints the results of all kills; fails if anything is leaked or an outage is too long.
+/// Prints the results of all kills. Fails if a resource leaked or an outage was too long.
 pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no kill was recorded");
     let mut rows = Vec::new();
@@ -51,25 +52,25 @@ pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
     let usual = match victim {
         Victim::Manager | Victim::Netd => {
             let [quiet] = ranks(&all(records, "/quiet_ms"), [0.5]);
-            USUAL_QUIETS * quiet
+            MEDIAN_SILENCE_RATIO_MAX * quiet
         }
-        _ => USUAL_MS,
+        _ => MEDIAN_OUTAGE_MAX_MS,
     };
     let [p50, max] = ranks(&outages, [0.5, 1.0]);
     ensure!(
-        p50 <= usual && max <= MOST_MS,
-        "outages: p50 {p50:.1} ms (at most {usual:.1}), max {max:.1} ms (at most {MOST_MS})"
+        p50 <= usual && max <= OUTAGE_MAX_MS,
+        "outages: p50 {p50:.1} ms (at most {usual:.1}), max {max:.1} ms (at most {OUTAGE_MAX_MS})"
     );
     Ok(())
 }
 
-/// Prints the outages of a virtual machine by what was killed; fails if one is too long.
+/// Prints the outages of a virtual machine by killed process. Fails if one was too long.
 pub(super) fn of_vms(records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no kill was recorded");
     none_has_any(records, "leaked")?;
     let mut rows = Vec::new();
     let mut late = Vec::new();
-    for (victim, most_ms) in VM_USUAL_MS {
+    for (victim, most_ms) in VM_MEDIAN_OUTAGE_MAX_MS {
         let of = |record: &&Value| record["victim"] == victim;
         let of: Vec<Value> = records.iter().filter(of).cloned().collect();
         let outages = all(&of, "/outage_ms");
@@ -92,7 +93,7 @@ pub(super) fn of_vms(records: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// Prints the results of all attaches; fails if anything has grown.
+/// Prints the results of all attaches. Fails if the use of a resource has grown.
 pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no attach was recorded");
     let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
@@ -111,11 +112,11 @@ pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
         vec![key.to_owned(), number(usual), number(most)]
     });
     println!("{}", table(&["under load", "p50", "max"], &rows));
-    print_held(records);
+    print_bounded(records);
     none_has_any(records, "grown")
 }
 
-/// Prints the results of the rounds of many guests; fails if anything has grown.
+/// Prints the results of the rounds with many guests. Fails if the use of a resource has grown.
 pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
     ensure!(!records.is_empty(), "no round was recorded");
     let sum = |key: &str| all(records, &format!("/{key}")).iter().sum::<f64>();
@@ -142,12 +143,12 @@ pub(super) fn of_guests(guests: u64, records: &[Value]) -> Result<()> {
         rows.push([vec![title.to_owned()], cells.to_vec()].concat());
     }
     println!("{}", table(&["each round", "p50", "p99", "max"], &rows));
-    print_held(records);
+    print_bounded(records);
     none_has_any(records, "grown")
 }
 
-/// Prints values that may differ within limits, first and last.
-fn print_held(records: &[Value]) {
+/// Prints the first and the last value of resources that may vary within limits.
+fn print_bounded(records: &[Value]) {
     let held = |record: Option<&Value>, name: &str| {
         let held = record.and_then(|record| record["bounded"][name].as_f64());
         number(held.unwrap_or(f64::NAN))
@@ -164,7 +165,7 @@ fn print_held(records: &[Value]) {
     println!("{}", table(&["resource", "first", "last"], &rows));
 }
 
-/// Fails with the first record with a value under `key` that is not 0.
+/// Fails with the first record that has a value other than 0 under `key`.
 fn none_has_any(records: &[Value], key: &str) -> Result<()> {
     let has_any = |r: &&Value| {
         let mut each = r[key].as_object().into_iter().flatten();

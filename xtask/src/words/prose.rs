@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-/// A sentence and the line on which it starts.
+/// A sentence, and the line on which it starts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Sentence {
     pub(super) line: usize,
     pub(super) text: String,
 }
 
-/// Returns the sentences of a file's comments (`.rs`, `.toml`) or of its prose (`.md`). Fenced code
-/// is skipped; inline code becomes `code`. A cell of a table, a heading and a list item each end a
-/// sentence.
+/// Returns the sentences of a file's comments (`.rs`, `.toml`) or prose (`.md`). Skips fenced code,
+/// and replaces inline code by `code`. The end of a table cell, a heading or a list item also ends
+/// a sentence.
 pub(super) fn sentences(path: &Path, text: &str) -> Vec<Sentence> {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let mut found = Vec::new();
@@ -65,7 +65,8 @@ fn comment<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     let code = line.trim_start();
     let text = match code.strip_prefix(marker) {
         Some(text) => text,
-        // A `//` inside a string is usually part of an address.
+        // The marker needs a space on both sides, because a `//` inside a string is usually part of
+        // an address.
         None => line.split_once(&format!(" {marker} "))?.1,
     };
     Some(text.trim_start_matches(['/', '!']))
@@ -88,7 +89,7 @@ impl Paragraph {
         self.text.push_str(line.trim());
     }
 
-    /// Moves the sentences to `found`.
+    /// Splits the paragraph into sentences and moves them to `found`.
     fn end(&mut self, found: &mut Vec<Sentence>) {
         let mut start = 0;
         for end in ends(&self.text) {

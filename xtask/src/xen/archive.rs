@@ -1,17 +1,19 @@
-//! An initial file system: a cpio archive in the kernel's format `newc`. Created by this module so
-//! that files belong to root, whichever user creates it.
+//! An initial file system: a cpio archive in the kernel's format `newc`. This module writes the
+//! format itself, so that files belong to root regardless of the user.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Modes of a folder, of a program and of a link.
+/// Mode of a folder.
 const FOLDER: u32 = 0o040_755;
+/// Mode of an executable file.
 const PROGRAM: u32 = 0o100_755;
+/// Mode of a symbolic link.
 const LINK: u32 = 0o120_777;
 
-/// An archive that grows.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -25,23 +27,23 @@ impl Archive {
         if path.is_empty() || !self.folders.insert(path.to_owned()) {
             return;
         }
-        self.beneath(path);
+        self.add_parents(path);
         self.entry(path, FOLDER, &[]);
     }
 
     /// Adds an executable file.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
-        self.beneath(path);
+        self.add_parents(path);
         self.entry(path, PROGRAM, contents);
     }
 
-    /// Adds a link to `target`.
+    /// Adds a symbolic link to `target`.
     pub(crate) fn link(&mut self, path: &str, target: &str) {
-        self.beneath(path);
+        self.add_parents(path);
         self.entry(path, LINK, target.as_bytes());
     }
 
-    /// Adds a file of this system.
+    /// Adds a copy of a file of this system.
     pub(crate) fn copy(&mut self, path: &str, from: &Path) -> Result<()> {
         let contents = fs::read(from).with_context(|| format!("{}", from.display()))?;
         ensure!(
@@ -53,13 +55,13 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the archive.
+    /// Ends the archive and returns it.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
     }
 
-    fn beneath(&mut self, path: &str) {
+    fn add_parents(&mut self, path: &str) {
         if let Some((folder, _)) = path.rsplit_once('/') {
             self.folder(folder);
         }
@@ -67,8 +69,8 @@ impl Archive {
 
     fn entry(&mut self, path: &str, mode: u32, contents: &[u8]) {
         self.inode += 1;
-        // Inode, mode, uid, gid, links, time, size, four device numbers, bytes of the name, a
-        // checksum that this format does not have.
+        // The fields are inode, mode, uid, gid, links, time, size, four device numbers, length of
+        // the name, and a checksum that this format does not use.
         let fields = [
             self.inode,
             mode,

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs of this tree that run inside.
+/// Programs of this tree that run inside the machine.
 pub(crate) struct Programs {
     /// `grantway-xen`: in dom0 and in driver domains.
     pub(crate) driver: PathBuf,
@@ -31,10 +31,10 @@ const TOOLS: [&str; 6] = [
     "xen-init-dom0",
     "libxl-save-helper",
 ];
-/// Clients of the xenstore.
+/// Client programs for the xenstore.
 const STORE_TOOLS: [&str; 6] = ["ls", "read", "write", "list", "rm", "exists"];
 
-/// Modules of dom0, and of guests.
+/// Kernel modules of dom0.
 const DOM0_MODULES: [&str; 12] = [
     "drivers/xen/xen-privcmd",
     "drivers/xen/xenfs/xenfs",
@@ -49,6 +49,7 @@ const DOM0_MODULES: [&str; 12] = [
     "drivers/net/ethernet/intel/e1000/e1000",
     "drivers/net/xen-netback/xen-netback",
 ];
+/// Kernel modules of guests.
 const GUEST_MODULES: [&str; 5] = [
     "drivers/net/xen-netfront",
     "drivers/xen/xen-gntdev",
@@ -57,7 +58,7 @@ const GUEST_MODULES: [&str; 5] = [
     "drivers/net/tun",
 ];
 
-/// Creates dom0's file system, with a guest's in it; returns its path.
+/// Creates dom0's file system, which contains a guest's file system. Returns its path.
 pub(crate) fn dom0(
     home: &Path,
     packages: &Packages,
@@ -121,7 +122,7 @@ pub(crate) fn dom0(
     Ok(path)
 }
 
-/// Returns a guest's file system, which driver domains and hostile guests use, too.
+/// Returns a guest's file system. Driver domains and hostile guests also use it.
 fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     let mut image = Archive::default();
     common(&mut image, packages, &[&programs.driver, &programs.hostile])?;
@@ -138,7 +139,7 @@ fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     Ok(image.finish())
 }
 
-/// Returns the path of a file of `xtask/xen`.
+/// Returns the path of a file in `xtask/xen`.
 fn ours(name: &str) -> PathBuf {
     workspace::root().join("xtask/xen").join(name)
 }
@@ -156,7 +157,7 @@ fn common(image: &mut Archive, packages: &Packages, programs: &[&PathBuf]) -> Re
     for program in programs {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let stripped = program.with_extension("stripped");
-        // Debug information is most of a program.
+        // Programs are stripped, because they consist mostly of debug information.
         let strip = Command::new("strip")
             .arg("-o")
             .arg(&stripped)
@@ -185,8 +186,8 @@ fn modules(image: &mut Archive, packages: &Packages, paths: &[&str]) -> Result<(
     Ok(())
 }
 
-/// Returns the shared libraries of some programs, and one that they load when a thread is
-/// cancelled.
+/// Returns the shared libraries of the given programs, and the library that they load when a thread
+/// is cancelled.
 fn libraries<'a>(
     packages: &Packages,
     programs: impl Iterator<Item = &'a PathBuf>,

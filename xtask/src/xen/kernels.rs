@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Their paths.
+/// The paths of the hypervisor and the kernel.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     /// The hypervisor: an ELF file for multiboot.
@@ -16,10 +16,10 @@ pub(crate) struct Kernels {
     pub(crate) linux: PathBuf,
 }
 
-/// Start of a kernel image's payload: xz.
+/// The bytes that start a kernel image's payload, which xz has compressed.
 const XZ: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
 
-/// Unpacks both, if they are missing.
+/// Unpacks both if they are missing.
 pub(crate) fn ready(home: &Path, packages: &Packages) -> Result<Kernels> {
     let kernels = Kernels {
         xen: home.join("xen.elf"),
@@ -40,7 +40,7 @@ pub(crate) fn ready(home: &Path, packages: &Packages) -> Result<Kernels> {
         let at = at.with_context(|| format!("{} is not packed by xz", image.display()))?;
         let payload = home.join("linux.xz");
         fs::write(&payload, bytes.get(at..).unwrap_or_default())?;
-        // The image continues after the payload.
+        // xz reads a single stream, because the image continues after the payload.
         unpack(&["xz", "--single-stream", "-dc"], &payload, &kernels.linux)?;
         fs::remove_file(payload)?;
     }

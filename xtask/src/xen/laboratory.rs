@@ -17,8 +17,8 @@ pub(super) struct Laboratory {
 }
 
 impl Laboratory {
-    /// Creates missing parts; returns `None` if this system cannot. `release` selects the release
-    /// profile for the driver domain.
+    /// Creates missing parts. Returns `None` if this system cannot create them. `release` selects
+    /// the release profile for the driver domain.
     pub(super) fn ready(release: bool) -> Result<Option<Self>> {
         let home = home()?;
         let packages = match packages::ready(&home) {
@@ -47,7 +47,7 @@ pub(super) fn home() -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Reports a skip, which is a failure only if everything is required.
+/// Reports a skip, which is a failure only if `GRANTWAY_REQUIRE` is `all`.
 fn skip(why: &str) -> Result<()> {
     if std::env::var("GRANTWAY_REQUIRE").is_ok_and(|value| value == "all") {
         bail!("{why}");
@@ -56,8 +56,8 @@ fn skip(why: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the factor of all deadlines.
-pub(super) fn slowness() -> Result<u32> {
+/// Returns the factor by which all deadlines are multiplied.
+pub(super) fn deadline_factor() -> Result<u32> {
     if let Ok(given) = std::env::var("GRANTWAY_XEN_SLOW") {
         let slow: u32 = given.parse().context("GRANTWAY_XEN_SLOW")?;
         ensure!((1..=100).contains(&slow), "GRANTWAY_XEN_SLOW is 1 to 100");
@@ -73,7 +73,8 @@ pub(super) fn slowness() -> Result<u32> {
     Ok((1.0 + load / cpus as f64).round().clamp(1.0, 10.0) as u32)
 }
 
-/// Builds the programs that run inside, the driver domain in the release profile if requested.
+/// Builds the programs that run inside. If `release` is true, builds the driver domain in the
+/// release profile.
 fn build(release: bool) -> Result<Programs> {
     let programs = ["--bin", "grantway-xen", "--bin", "grantway"];
     let examples = ["--example", "hostile-front", "--example", "xen-window"];

@@ -1,4 +1,4 @@
-//! The emulator: runs one machine from its start to its power-off, and reads its console.
+//! Runs one emulated machine from its start to its power-off, and reads its console.
 //!
 //! Lines of the console that begin with `XTEST` control this module:
 //!
@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `XTEST run NAME` | a test begins |
 //! | `XTEST ok NAME …` | it has passed |
-//! | `XTEST fail NAME …` | it has failed, and why |
+//! | `XTEST fail NAME …` | it has failed, with the reason |
 //! | `XTEST window JSON` | results of a window of `xen exp` |
 //! | `XTEST done` | the machine is about to power off |
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Without eager-fpu, processes in an emulated machine die at random.
 const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning \
      dom0_mem=1024M,max:1024M dom0_max_vcpus=1 spec-ctrl=eager-fpu";
-/// A NIC that cannot reach this system.
+/// The arguments for a NIC that cannot reach this system.
 const NIC: &[&str] = &[
     "-netdev",
     "user,id=wire,restrict=on",
@@ -33,7 +33,7 @@ const NIC: &[&str] = &[
     "e1000,netdev=wire,romfile=",
 ];
 const NO_NIC: &[&str] = &["-nic", "none"];
-/// Lines of the console that are shown after a failure.
+/// Number of console lines that are shown after a failure.
 const LINES_SHOWN: usize = 60;
 
 /// A machine to run.
@@ -41,23 +41,23 @@ pub(crate) struct XenMachine<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) image: &'a Path,
     pub(crate) packages: &'a Packages,
-    /// The console's output.
+    /// The file to which the console's output is written.
     pub(crate) log: PathBuf,
-    /// Its memory; dom0 has a gigabyte.
+    /// The machine's memory, MiB. dom0 has a gigabyte of it.
     pub(crate) memory_mib: u32,
-    /// Whether it has a NIC, with a station of the emulator behind it: 10.0.2.2.
+    /// Whether the machine has a NIC, whose network contains the emulator's station 10.0.2.2.
     pub(crate) has_nic: bool,
-    /// Factor of deadlines inside.
+    /// Factor of the deadlines inside the machine.
     pub(crate) slow: u32,
     pub(crate) deadline: Duration,
-    /// Whether one instruction takes one nanosecond of the machine's clock, and idle time takes no
-    /// real time, so that the clock counts work, however busy this system is.
+    /// Whether an instruction takes one nanosecond of the machine's clock and idle time takes no
+    /// real time. The clock then counts work, independent of other load on this system.
     pub(crate) counts_instructions: bool,
 }
 
 /// The task of a run.
 pub(crate) struct Task<'a> {
-    /// Passed as an argument of the kernel.
+    /// An argument for dom0's kernel.
     pub(crate) argument: &'a str,
     /// Tests that must pass.
     pub(crate) wanted: &'a [&'a str],
@@ -65,7 +65,7 @@ pub(crate) struct Task<'a> {
     pub(crate) on_window: &'a mut dyn FnMut(&str) -> Result<()>,
 }
 
-/// Results of a run's tests.
+/// Results of the tests of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct TestOutcome {
     passed: Vec<String>,
@@ -74,7 +74,7 @@ struct TestOutcome {
 }
 
 impl TestOutcome {
-    /// Processes a line of the console; returns the text to show.
+    /// Processes a line of the console. Returns the text to show, if any.
     fn take(&mut self, line: &str) -> Option<String> {
         let at = line.find("XTEST ")?;
         let mut words = line.get(at..)?.split_whitespace().skip(1);
@@ -94,7 +94,7 @@ impl TestOutcome {
 }
 
 impl XenMachine<'_> {
-    /// Runs a task until it ends; prints the result of each test.
+    /// Runs a task to its end, and prints the result of each test.
     ///
     /// # Errors
     ///
@@ -108,9 +108,9 @@ impl XenMachine<'_> {
         console.run(command, task.wanted, task.on_window)
     }
 
-    /// Returns everything on which a run depends in addition to the images: the emulator and its
-    /// arguments.
-    pub(crate) fn described(&self) -> Result<String> {
+    /// Returns a description of everything on which a run depends in addition to the images: the
+    /// emulator and its arguments.
+    pub(crate) fn describe(&self) -> Result<String> {
         let version = workspace::output(self.emulator()?.arg("--version"))?;
         Ok(format!("{version}{:?}", self.command("")?))
     }
@@ -138,7 +138,7 @@ impl XenMachine<'_> {
         Ok(command)
     }
 
-    /// Returns the emulator of this system, or the unpacked one.
+    /// Returns a command for this system's emulator, or for the unpacked one.
     fn emulator(&self) -> Result<Command> {
         if !self.packages.emulator {
             let program =
@@ -159,13 +159,13 @@ impl XenMachine<'_> {
 
 /// The console of an emulator.
 pub(crate) struct EmulatorConsole<'a> {
-    /// Where its output is kept.
+    /// The file to which its output is written.
     pub(crate) log: &'a Path,
     pub(crate) deadline: Duration,
 }
 
 impl EmulatorConsole<'_> {
-    /// Runs an emulator until it ends; prints the result of each test.
+    /// Runs an emulator until it exits, and prints the result of each test.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl EmulatorConsole<'_> {
         std::thread::spawn(move || {
             let mut console = BufReader::new(console);
             let mut line = Vec::new();
-            // A console may print arbitrary bytes.
+            // The output is read as bytes, because a console may print arbitrary bytes.
             while console
                 .read_until(b'\n', &mut line)
                 .is_ok_and(|bytes| bytes > 0)
@@ -215,7 +215,7 @@ impl EmulatorConsole<'_> {
         println!("the whole console: {}", self.log.display());
         if late {
             bail!(
-                "not over within {} s: {}",
+                "not finished within {} s: {}",
                 self.deadline.as_secs(),
                 missing.join(", ")
             );
@@ -223,7 +223,7 @@ impl EmulatorConsole<'_> {
         bail!("not passed: {}", missing.join(", "))
     }
 
-    /// Reads the console until its end or the deadline.
+    /// Reads the console until it closes or the deadline passes.
     fn follow(
         &self,
         read: &Receiver<String>,

@@ -1,13 +1,13 @@
-//! `cargo xtask xen`: the driver domain on the real Xen, in an emulated machine.
+//! `cargo xtask xen`: tests the driver domain on the real Xen, in an emulated machine.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `packages` | downloads Debian's packages, unpacks them below `target/xen` |
+//! | `packages` | downloads Debian's packages and unpacks them below `target/xen` |
 //! | `kernels` | Xen and Linux in the form in which the emulator loads them |
 //! | `archive` | an initial file system in the kernel's format |
 //! | `images` | contents of dom0's and a guest's file systems |
 //! | `laboratory` | creates all of these |
-//! | `machine` | the emulator: console, deadline, how each test ended |
+//! | `machine` | the emulator: console, deadline, result of each test |
 //! | `exp` | the comparison with the kernel's netback |
 //!
 //! Shell scripts in `xtask/xen/` run inside the machine.
@@ -21,7 +21,7 @@ pub(crate) mod machine;
 pub(crate) mod packages;
 
 use anyhow::{Context, Result};
-use laboratory::{Laboratory, slowness};
+use laboratory::{Laboratory, deadline_factor};
 pub(crate) use packages::find;
 use std::time::Duration;
 
@@ -33,11 +33,12 @@ tree, and runs the named tests: by default those marked with *, with `all` all o
 packages once, with apt-get, to target/xen. GRANTWAY_XEN_SLOW multiplies all deadlines (default: by
 the load of this system). `exp --help` describes the comparison with xen-netback.";
 
-/// Deadline of a run whose machine has a CPU for itself, and the addition for a long test, seconds.
+/// Deadline of a run on a system with a free CPU, seconds.
 const DEADLINE_S: u64 = 360;
+/// Addition to the deadline for a long test, seconds.
 const LONG_S: u64 = 300;
 
-/// The tests, whether they run by default, and their descriptions.
+/// The tests: name, whether the test runs by default, and description.
 const TESTS: [(&str, bool, &str); 18] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
@@ -90,7 +91,7 @@ const TESTS: [(&str, bool, &str); 18] = [
     (
         "destroy",
         true,
-        "guests are destroyed: nothing is left in the xenstore",
+        "guests are destroyed: nothing remains in the xenstore",
     ),
     (
         "uplink",
@@ -106,7 +107,7 @@ const TESTS: [(&str, bool, &str); 18] = [
     (
         "many",
         false,
-        "sixteen guests at once: ping, 64 KB both ways, nothing is left",
+        "sixteen guests at the same time: ping, 64 KB both ways, nothing remains",
     ),
     (
         "kills",
@@ -134,7 +135,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     let Some(laboratory) = Laboratory::ready(false)? else {
         return Ok(());
     };
-    let slow = slowness()?;
+    let slow = deadline_factor()?;
     println!("deadlines are multiplied by {slow}");
     let machine = machine::XenMachine {
         kernels: &laboratory.kernels,
@@ -181,7 +182,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static str>> {
         let found = known.iter().find(|known| *known == name);
         found
             .copied()
-            .with_context(|| format!("no such test: {name}; there are {}", known.join(", ")))
+            .with_context(|| format!("no such test: {name}; choose from {}", known.join(", ")))
     };
     names.iter().map(find).collect()
 }

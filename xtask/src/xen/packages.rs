@@ -1,4 +1,4 @@
-//! Downloads Debian's packages by name, and unpacks them without installing.
+//! Downloads Debian's packages by name, and unpacks them without installing them.
 
 use crate::workspace;
 use anyhow::{Context, Result};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The kernel of dom0 and of the guests: the version that this package depends on.
+/// The package whose dependency is the kernel of dom0 and of the guests.
 const KERNEL: &str = "linux-image-amd64";
 
 /// The unpacked packages.
@@ -16,16 +16,16 @@ pub(crate) struct Packages {
     pub(crate) root: PathBuf,
     /// The kernel's release.
     pub(crate) release: String,
-    /// Whether the emulator is one of the packages.
+    /// Whether the packages include the emulator.
     pub(crate) emulator: bool,
 }
 
-/// Downloads and unpacks missing packages. Existing ones are kept, so the second run works without
-/// a network.
+/// Downloads and unpacks missing packages. Existing packages are kept, so later runs need no
+/// network.
 ///
 /// # Errors
 ///
-/// Why this system cannot do it.
+/// This system cannot download or unpack the packages. The error contains the reason.
 pub(crate) fn ready(home: &Path) -> Result<Packages> {
     let listed = wanted()?;
     let emulator = listed.iter().any(|name| name == "qemu-system-x86");
@@ -71,7 +71,7 @@ pub(crate) fn ready(home: &Path) -> Result<Packages> {
     })
 }
 
-/// Returns the names of `packages.txt` that this system needs.
+/// Returns the packages in `packages.txt` that this system needs.
 fn wanted() -> Result<Vec<String>> {
     let list = workspace::root().join("xtask/xen/packages.txt");
     let text = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
@@ -89,14 +89,14 @@ fn names(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
         .collect()
 }
 
-/// Returns the path of a program of this system.
+/// Returns the path of a program of this system, if it is installed.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
     places.find(|place| place.is_file())
 }
 
-/// Returns the newest kernel's package.
+/// Returns the name of the newest kernel's package.
 fn kernel() -> Result<String> {
     let asked = Command::new("apt-cache").args(["depends", KERNEL]).output();
     let asked = asked.context("cannot run apt-cache: this system is not Debian")?;
@@ -120,8 +120,8 @@ fn release(root: &Path) -> Result<String> {
     all.pop().context("no kernel was unpacked")
 }
 
-/// Returns the numbers of the version in the name of a kernel, as a sort key that puts the newest
-/// kernel last. The version ends before the first part without a leading digit, such as `amd64`.
+/// Returns the numbers of the version in a kernel's name: a sort key that puts the newest kernel
+/// last. The version ends before the first part without a leading digit, such as `amd64`.
 pub(crate) fn numbers(name: &str) -> Vec<u64> {
     let number = |part: &str| {
         let digits = part.split(|letter: char| !letter.is_ascii_digit()).next()?;

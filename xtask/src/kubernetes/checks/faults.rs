@@ -1,4 +1,4 @@
-//! Parts that die, are drained or reboot.
+//! Checks of killed programs, a drained node and a rebooting node.
 
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
@@ -11,16 +11,17 @@ use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Deadline for a killed part to run again.
+/// Deadline for a killed program to run again.
 const RESTART_DEADLINE: Duration = Duration::from_secs(60);
-/// Deadline of a machine that starts again. A guest that is refused is tried again after 20 s.
-const REATTACHED: Duration = Duration::from_secs(15);
-/// Deadline of a node that reboots: its kubelet removes all pods and starts them again.
+/// Deadline for a restarted machine to attach its pods. A rejected guest would be retried only
+/// after 20 s.
+const REATTACH_DEADLINE: Duration = Duration::from_secs(15);
+/// Deadline for the pods of a rebooted node. Its kubelet removes all pods and restarts them.
 const REBOOT_DEADLINE: Duration = Duration::from_secs(300);
-/// Bytes of the stream before a kill, and after the next process runs: more than sockets buffer.
+/// Bytes that the stream transfers before a kill and after the restart: more than sockets buffer.
 const STREAM_BYTES: u64 = 16_000_000;
-/// The stream's pause after each block: about 30 MB/s.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The stream's pause after each block, which limits it to about 30 MB/s.
+const STREAM_PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) fn run(results: &mut Results) -> Result<()> {
     for (program, name) in [
@@ -30,32 +31,35 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         ("kubelet", "kubelet killed under a stream"),
         ("containerd", "containerd killed under a stream"),
     ] {
-        results.check(name, |cluster| killed(cluster, program));
+        results.check(name, |cluster| check_kill(cluster, program));
     }
-    results.check("the machine killed: pods are reached again", machine_killed);
-    results.check("n2 drained: no guest and no address remains", drained);
-    results.check("n2 reboots: its pods are reached again", rebooted);
+    results.check(
+        "machine killed: pods are reachable again",
+        check_machine_kill,
+    );
+    results.check("n2 drained: no guest and no address remains", check_drain);
+    results.check("n2 reboots: its pods are reachable again", check_reboot);
     Ok(())
 }
 
-fn ends(cluster: &Cluster) -> Result<[Pod; 2]> {
+fn end_pods(cluster: &Cluster) -> Result<[Pod; 2]> {
     let pods = cluster.pods("default", &["a", "b"])?;
     <[Pod; 2]>::try_from(pods).ok().context("two pods")
 }
 
 /// Kills a program of n1 while its pod sends to n2.
-fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
-    let [a, b] = ends(cluster)?;
+fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
+    let [a, b] = end_pods(cluster)?;
     let ip = b.ip();
-    let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, PAUSE)?;
+    let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, STREAM_PAUSE)?;
     stream.advance(STREAM_BYTES)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];
     let before = node.space()?.processes(program);
     let began = Instant::now();
     node.space()?.kill(program)?;
-    // The next process needs the ports of this one, as after a restart by systemd.
-    let what = format!("{program} has not ended");
+    // The next process needs the ports of the killed one, as after a restart by systemd.
+    let what = format!("{program} has not exited");
     wait(&what, RESTART_DEADLINE, || {
         Ok(before.iter().all(|pid| has_ended(*pid)))
     })?;
@@ -74,7 +78,7 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     ))
 }
 
-/// Waits until a program runs whose processes were killed.
+/// Waits until a program whose processes were killed runs again.
 fn await_next(node: &Node, program: &str, before: &[u32]) -> Result<()> {
     ensure!(!before.is_empty(), "no process of {program} ran before");
     wait(
@@ -87,19 +91,19 @@ fn await_next(node: &Node, program: &str, before: &[u32]) -> Result<()> {
     )
 }
 
-/// Kills the machine; its pod starts it again, and the new machine attaches the pods again.
-fn machine_killed(cluster: &mut Cluster) -> Result<String> {
-    let [a, b] = ends(cluster)?;
+/// Kills the machine. Its pod restarts it, and the new machine reattaches the pods.
+fn check_machine_kill(cluster: &mut Cluster) -> Result<String> {
+    let [a, b] = end_pods(cluster)?;
     let began = Instant::now();
     let node = &cluster.nodes[0];
     let space = node.space()?;
-    // The monitor, and the domain that carries packets, which ends with it.
+    // The monitor, and the driver domain, which exits with it.
     let all = ["grantwayd", "driver"].map(|program| (program, space.processes(program)));
     ensure!(space.kill("grantwayd")? > 0, "no machine");
     for (program, before) in all {
         await_next(node, program, &before)?;
     }
-    await_page(&b, &a, REATTACHED)?;
+    await_page(&b, &a, REATTACH_DEADLINE)?;
     let took = began.elapsed();
     cluster.daemon_set("grantway")?;
     Ok(format!("after {} ms", took.as_millis()))
@@ -111,13 +115,13 @@ fn await_page(from: &Pod, to: &Pod, deadline: Duration) -> Result<()> {
     wait(&what, deadline, || reach(from, to).map(|()| true))
 }
 
-/// Fetches the page of a pod from each of its addresses.
+/// Fetches a pod's page at each of its addresses.
 fn reach(from: &Pod, to: &Pod) -> Result<()> {
     let mut ips = to.ips.iter();
     ips.try_for_each(|ip| expect_page(&from.netns, *ip, 80, &to.name))
 }
 
-fn drained(cluster: &mut Cluster) -> Result<String> {
+fn check_drain(cluster: &mut Cluster) -> Result<String> {
     let space = cluster.node("n2")?.space()?;
     let [leases, guests] =
         ["/var/lib/cni/networks/grantway", "/run/grantway/cni/pods"].map(|path| space.path(path));
@@ -138,26 +142,26 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
         "--force",
         "--timeout=120s",
     ];
-    cluster.said(&drain)?;
+    cluster.kubectl_output(&drain)?;
     wait(
         "the node keeps guests or addresses",
         RESTART_DEADLINE,
         || Ok(left()? == [0, 0]),
     )?;
-    cluster.said(&["uncordon", "n2"])?;
+    cluster.kubectl_output(&["uncordon", "n2"])?;
     cluster.put("pods", &pods::server("default", "b", "n2"))?;
-    let [a, b] = ends(cluster)?;
+    let [a, b] = end_pods(cluster)?;
     await_page(&a, &b, RESTART_DEADLINE)?;
     Ok(String::new())
 }
 
-fn rebooted(cluster: &mut Cluster) -> Result<String> {
+fn check_reboot(cluster: &mut Cluster) -> Result<String> {
     let began = Instant::now();
     let node = &mut cluster.nodes[1];
     node.power_off(&cluster.paths, &cluster.plane)?;
     node.boot(&cluster.paths, &cluster.plane)?;
-    // The pods' addresses change when they start again.
-    wait("the pod is not reached again", REBOOT_DEADLINE, || {
+    // The pods' addresses change when they restart.
+    wait("the pod is not reachable again", REBOOT_DEADLINE, || {
         let pods = cluster.ready_pods("default", &["a", "b"])?;
         let [a, b] = &pods[..] else { return Ok(false) };
         reach(a, b).map(|()| true)

@@ -1,4 +1,4 @@
-//! The checks, in groups that run one after the other in one cluster.
+//! The checks, in groups that run one after another in one cluster.
 
 mod faults;
 mod network;
@@ -10,13 +10,13 @@ mod table;
 
 use super::cluster::Cluster;
 use super::pods;
-use super::waiting::{READY, wait};
+use super::waiting::{READY_TIMEOUT, wait};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use results::Results;
 use std::fs;
 
-/// A group of checks, by its name and description.
+/// A group of checks: name, description and function.
 type Group = (&'static str, &'static str, fn(&mut Results) -> Result<()>);
 
 const GROUPS: [Group; 4] = [
@@ -54,7 +54,7 @@ pub(super) fn chosen(names: &[String]) -> Result<Vec<Group>> {
         .iter()
         .find(|name| GROUPS.iter().all(|group| group.0 != **name))
     {
-        bail!("no such group: {unknown}; there are\n{}", list());
+        bail!("no such group: {unknown}; choose from\n{}", list());
     }
     let is_chosen = |group: &Group| names.is_empty() || names.iter().any(|name| name == group.0);
     Ok(GROUPS.into_iter().filter(is_chosen).collect())
@@ -87,7 +87,7 @@ pub(super) fn run(cluster: Cluster, groups: &[Group]) -> Result<usize> {
     Ok(results.failed)
 }
 
-/// Installs Grantway as docs/kubernetes.md describes it.
+/// Installs Grantway as docs/kubernetes.md describes.
 fn install(cluster: &mut Cluster) -> Result<String> {
     let contrib = workspace::root().join("contrib/kubernetes");
     let manifest = fs::read_to_string(contrib.join("grantway.yaml"))?;
@@ -102,10 +102,10 @@ fn install(cluster: &mut Cluster) -> Result<String> {
         cluster.daemon_set(name)?;
     }
     network::await_routes(cluster, &["n1", "n2"])?;
-    wait("the nodes are not ready", READY, || {
+    wait("the nodes are not ready", READY_TIMEOUT, || {
         Ok(cluster.ready_nodes()?.len() == cluster.nodes.len())
     })?;
-    wait("the account of pods does not exist", READY, || {
+    wait("the account of pods does not exist", READY_TIMEOUT, || {
         Ok(cluster
             .api
             .get("/api/v1/namespaces/default/serviceaccounts/default")

@@ -1,11 +1,11 @@
-//! Pods reach each other, on a node and across nodes.
+//! Checks that pods reach each other, on a node and across nodes.
 
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
 use crate::kubernetes::pods::{Pod, name};
 use crate::kubernetes::traffic::{Stream, await_page};
-use crate::kubernetes::waiting::{READY, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -52,16 +52,17 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         },
     );
     results.check(
-        "a Node is added and removed: so are its routes",
+        "routes are added and removed with a Node",
         node_is_added_and_removed,
     );
     Ok(())
 }
 
-/// Adds a Node that no machine has, and removes it. Returns the delays of the routes to its pods.
+/// Adds a Node without a machine, and removes it. Returns the delays after which the routes to its
+/// pods appear and disappear.
 fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
     const NODE: &str = "/api/v1/nodes/n3";
-    // An applied object has one address of a type.
+    // An applied object may have only one address of each type.
     let addresses = json!([
         { "type": "InternalIP", "address": "172.31.250.13" },
         { "type": "ExternalIP", "address": "fd00:172:31::13" },
@@ -84,11 +85,12 @@ fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
 /// Subnets and their gateways.
 type Routes = BTreeSet<(String, String)>;
 
-/// Waits until the cluster has these Nodes, and each node the routes to all others' pods.
+/// Waits until the cluster has exactly these Nodes, and each node has the routes to the pods of all
+/// others.
 pub(super) fn await_routes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     for node in &cluster.nodes {
         let what = format!("routes of {} and Nodes differ", node.name);
-        wait(&what, READY, || {
+        wait(&what, READY_TIMEOUT, || {
             let all = cluster.list("/api/v1/nodes")?;
             ensure!(
                 all.iter().map(name).eq(names.iter().copied()),
@@ -106,7 +108,7 @@ pub(super) fn await_routes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the routes to a Node's pods, of which each family has a subnet and an address.
+/// Returns the routes to a Node's pods: for each family, the subnet and the Node's address.
 fn routes_to(node: &Value) -> Result<Routes> {
     let incomplete = || format!("incomplete: {node}");
     let subnets = node["spec"]["podCIDRs"].as_array();

@@ -1,5 +1,5 @@
-//! The documented semantics of network policies for a connection between two pods, evaluated from
-//! the objects, independently of the agent.
+//! Evaluates the documented semantics of network policies for a connection between two pods. It
+//! uses the objects alone, independently of the agent.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// Labels of an object.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// A kind of connection: the family's number, protocol and port.
+/// A kind of connection: the index of the address family, protocol and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionKind {
     pub(super) family: usize,
@@ -16,7 +16,7 @@ pub(super) struct ConnectionKind {
     pub(super) port: u16,
 }
 
-/// A protocol of connections.
+/// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Protocol {
     Tcp,
@@ -24,7 +24,7 @@ pub(super) enum Protocol {
 }
 
 impl Protocol {
-    /// Returns its name in objects.
+    /// Returns the protocol's name in objects.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -38,9 +38,9 @@ pub(super) struct Endpoint {
     pub(super) namespace: String,
     pub(super) pod: Labels,
     pub(super) of_namespace: Labels,
-    /// Its addresses, by family.
+    /// The pod's addresses, by family.
     pub(super) ips: Vec<IpAddr>,
-    /// Ports by their names.
+    /// The named ports.
     pub(super) ports: BTreeMap<String, (Protocol, u16)>,
 }
 
@@ -78,7 +78,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// Returns whether a list matches; an absent or empty one matches everything.
+/// Returns whether a list matches. An absent or empty list matches everything.
 fn any_or_absent(list: &Value, matches: impl FnMut(&Value) -> bool) -> bool {
     items(list).next().is_none() || items(list).any(matches)
 }

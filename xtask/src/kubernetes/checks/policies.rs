@@ -1,4 +1,4 @@
-//! Network policies in the whole cluster.
+//! Checks of network policies in the whole cluster.
 
 use super::results::Results;
 use super::table::Table;
@@ -6,7 +6,7 @@ use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
 use crate::kubernetes::space::Netns;
 use crate::kubernetes::traffic::connects;
-use crate::kubernetes::waiting::{Leftovers, READY, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, RemainingTime, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -14,11 +14,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Deadline of a policy's effect.
-const EFFECT: Duration = Duration::from_secs(30);
-/// Number of consecutive failed connections that shows a block: a single one may be slow.
-const FAILURES: usize = 3;
-/// Number of changes whose delay is measured.
+/// Deadline for a policy's effect.
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of consecutive failures that proves that connections are blocked. A single connection may
+/// only be slow.
+const FAILURES_MIN: usize = 3;
+/// Number of policy changes whose delay is measured.
 const CHANGES: usize = 10;
 
 pub(super) fn run(results: &mut Results) -> Result<()> {
@@ -30,38 +31,38 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         Ok(text)
     });
     let Some(table) = made else { return Ok(()) };
-    results.check("without a policy every connection is made", |_| {
-        same(&table, &[])?;
+    results.check("without a policy every connection succeeds", |_| {
+        await_connections(&table, &[])?;
         Ok(String::new())
     });
     results.check(
-        "each policy's truth table is the documented one",
-        |cluster| truth(cluster, &table),
+        "each policy's check_truth_tables table is the documented one",
+        |cluster| check_truth_tables(cluster, &table),
     );
     results.check(
         "delay from the API server's answer to the effect",
         |cluster| delays(cluster, &table),
     );
     results.check("rules stay in force while the agent is dead", |cluster| {
-        agent_dies(cluster, &table)
+        check_agent_kill(cluster, &table)
     });
     Ok(())
 }
 
-/// Waits until the connections are those that policies allow.
-fn same(table: &Table, policies: &[Value]) -> Result<()> {
+/// Waits until exactly the connections succeed that `policies` allow.
+fn await_connections(table: &Table, policies: &[Value]) -> Result<()> {
     let allowed = table.allowed(policies);
     let mut wrong = Vec::new();
-    let done = wait("connections differ", EFFECT, || {
+    let done = wait("connections differ", EFFECT_TIMEOUT, || {
         let connected = table.connected()?;
         let differ = connected.symmetric_difference(&allowed);
-        wrong = differ.take(5).map(|which| table.words(*which)).collect();
+        wrong = differ.take(5).map(|which| table.describe(*which)).collect();
         Ok(wrong.is_empty())
     });
     done.with_context(|| wrong.join(", "))
 }
 
-/// Sets the only policies of the cluster, each with `namespace` and `spec`.
+/// Replaces the policies of the cluster by `policies`, each with `namespace` and `spec`.
 fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Result<()> {
     let path = |policy: &Value| {
         let namespace = policy["namespace"].as_str().unwrap_or_default();
@@ -84,9 +85,9 @@ fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
+fn check_truth_tables(cluster: &Cluster, table: &Table) -> Result<String> {
     let path = workspace::root().join("xtask/kubernetes/policies.json");
-    let text = table.filled(&fs::read_to_string(&path)?);
+    let text = table.with_addresses(&fs::read_to_string(&path)?);
     let cases: Vec<Value> = serde_json::from_str(&text).context("policies.json")?;
     let mut before: &[Value] = &[];
     let mut wrong = Vec::new();
@@ -94,13 +95,13 @@ fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
         let policies = case["policies"].as_array().context("policies.json")?;
         set(cluster, before, policies)?;
         before = policies;
-        if let Err(error) = same(table, policies) {
+        if let Err(error) = await_connections(table, policies) {
             wrong.push(format!("{}: {error:#}", case["name"]));
         }
     }
     set(cluster, before, &[])?;
     ensure!(wrong.is_empty(), "{}", wrong.join("\n      "));
-    same(table, &[])?;
+    await_connections(table, &[])?;
     Ok(format!(
         "{} policies, {} connections each",
         cases.len(),
@@ -115,19 +116,23 @@ fn isolating(table: &Table) -> Value {
     json!({ "namespace": pod.namespace, "spec": { "podSelector": selector } })
 }
 
-/// Returns the time until a connection to `ip` is made, or no longer made.
-fn until(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
-    from.run(|| effect(is_made, || connects(ip, 80, Duration::from_millis(30))))
+/// Returns the time until connections to `ip` succeed, or until they fail.
+fn effect_delay(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
+    from.run(|| first_effect(is_made, || connects(ip, 80, Duration::from_millis(30))))
 }
 
-/// Returns the time until the first of the connections that show the effect.
-fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
+/// Returns the time until the first of the consecutive connections that prove the effect.
+fn first_effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
     let began = Instant::now();
-    let wanted = if is_made { 1 } else { FAILURES };
+    let wanted = if is_made { 1 } else { FAILURES_MIN };
     let (mut row, mut first) = (0, Duration::ZERO);
-    let mut left = Leftovers::new(EFFECT);
+    let mut left = RemainingTime::new(EFFECT_TIMEOUT);
     while row < wanted {
-        ensure!(!left.ends(), "no effect within {} s", EFFECT.as_secs());
+        ensure!(
+            !left.has_expired(),
+            "no effect within {} s",
+            EFFECT_TIMEOUT.as_secs()
+        );
         if connects() != is_made {
             row = 0;
             continue;
@@ -146,9 +151,9 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     let mut all = Vec::new();
     for _ in 0..CHANGES {
         set(cluster, &[], &policies)?;
-        all.push(until(from, ip, false)?);
+        all.push(effect_delay(from, ip, false)?);
         set(cluster, &policies, &[])?;
-        all.push(until(from, ip, true)?);
+        all.push(effect_delay(from, ip, true)?);
     }
     all.sort();
     let ms = |at: usize| all[at].as_millis();
@@ -161,12 +166,13 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     ))
 }
 
-/// Kills the agents; without them, rules stay, and a new agent applies what has changed meanwhile.
-fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
+/// Kills the agents. Their rules must stay in force, and new agents must apply the changes made
+/// meanwhile.
+fn check_agent_kill(cluster: &mut Cluster, table: &Table) -> Result<String> {
     let policies = [isolating(table)];
     set(cluster, &[], &policies)?;
-    same(table, &policies)?;
-    // Without the DaemonSet, the kubelets start no other agents.
+    await_connections(table, &policies)?;
+    // Without the DaemonSet, the kubelets do not restart the agents.
     let sets = "/apis/apps/v1/namespaces/kube-system/daemonsets/grantway-policies";
     cluster.api.delete(sets)?;
     for node in &cluster.nodes {
@@ -176,14 +182,14 @@ fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
         let mut spaces = cluster.nodes.iter().map(Node::space);
         spaces.all(|space| space.is_ok_and(|space| space.processes("agent").is_empty()))
     };
-    wait("agents still run", READY, || Ok(all_dead()))?;
+    wait("agents still run", READY_TIMEOUT, || Ok(all_dead()))?;
     set(cluster, &policies, &[])?;
-    same(table, &policies).context("the rules did not stay")?;
+    await_connections(table, &policies).context("the rules did not stay")?;
     ensure!(all_dead(), "an agent was started");
     let contrib = workspace::root().join("contrib/kubernetes");
     cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
     cluster.daemon_set("grantway-policies")?;
-    same(table, &[])?;
+    await_connections(table, &[])?;
     Ok("a new agent applies the change".to_owned())
 }
 
@@ -192,17 +198,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_failure_is_no_effect() {
+    fn a_single_failure_proves_no_effect() {
         let pause = Duration::from_millis(20);
         let mut made = [true, false, true, false, false, false].into_iter();
         let began = Instant::now();
-        let first = effect(false, || {
+        let first = first_effect(false, || {
             std::thread::sleep(pause);
             made.next().expect("three failures in a row are enough")
         });
         assert_eq!(made.next(), None);
         let first = first.unwrap();
         assert!(first >= pause * 4 && first + pause * 2 <= began.elapsed());
-        effect(true, || true).unwrap();
+        first_effect(true, || true).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! A cluster under test, and the results of its checks.
 
 use crate::kubernetes::cluster::Cluster;
-use crate::kubernetes::waiting::{READY, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use anyhow::Result;
 use serde_json::json;
 use std::time::Instant;
@@ -14,7 +14,7 @@ pub(in crate::kubernetes) struct Results {
 }
 
 impl Results {
-    /// Runs a check, and prints its result. Its text has measured values.
+    /// Runs a check and prints its result. The text that the check returns holds measured values.
     pub(super) fn check(&mut self, name: &str, check: impl FnOnce(&mut Cluster) -> Result<String>) {
         let began = Instant::now();
         let done = check(&mut self.cluster);
@@ -41,7 +41,7 @@ pub(super) fn namespace(cluster: &Cluster, name: &str) -> Result<()> {
         &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }),
     )?;
     let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-    wait("the account of pods does not exist", READY, || {
+    wait("the account of pods does not exist", READY_TIMEOUT, || {
         Ok(cluster.api.get(&account).is_ok())
     })
 }

@@ -1,18 +1,18 @@
-//! Services of kube-proxy, and the parts of kubectl that use a node.
+//! Checks of Services through kube-proxy, and of kubectl's commands that use a node.
 
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods;
 use crate::kubernetes::traffic::{await_page, page};
-use crate::kubernetes::waiting::{READY, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The port of the node at which a pod is published.
+/// The node's port that forwards to a pod.
 const HOST_PORT: u16 = 8880;
-/// Pods of the Deployment.
+/// Number of pods of the Deployment.
 const REPLICAS: u32 = 4;
 
 pub(super) fn run(results: &mut Results) -> Result<()> {
@@ -44,12 +44,12 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         Ok(String::new())
     });
     results.check("kubectl exec, logs and port-forward", kubectl);
-    results.check("a Deployment's rolling update", rolled);
+    results.check("a Deployment's rolling update", check_rolling_update);
     Ok(())
 }
 
-/// Replaces all pods of a Deployment, while a pod requests pages of its Service without a pause.
-fn rolled(cluster: &mut Cluster) -> Result<String> {
+/// Replaces all pods of a Deployment while a pod continuously requests pages from its Service.
+fn check_rolling_update(cluster: &mut Cluster) -> Result<String> {
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
     cluster.put("services", &service("web"))?;
     cluster.put("deployments", &deployment("1"))?;
@@ -62,7 +62,9 @@ fn rolled(cluster: &mut Cluster) -> Result<String> {
                 && counts.iter().all(|count| status[*count] == REPLICAS),
         )
     };
-    wait("the Deployment has no pods", READY, || complete(cluster))?;
+    wait("the Deployment has no pods", READY_TIMEOUT, || {
+        complete(cluster)
+    })?;
     let ip = cluster_ip(cluster, "web")?;
     let client = cluster.pods("default", &["client"])?;
     let from = &client[0].netns;
@@ -75,14 +77,16 @@ fn rolled(cluster: &mut Cluster) -> Result<String> {
                 match page(from, ip, 8000)?.as_str() {
                     "web on 1" => pages[0] += 1,
                     "web on 2" => pages[1] += 1,
-                    other => bail!("a page of another pod: {other}"),
+                    other => bail!("unexpected page: {other}"),
                 }
             }
             Ok(pages)
         });
         let update = || {
             cluster.put("deployments", &deployment("2"))?;
-            wait("the update is not complete", READY, || complete(cluster))
+            wait("the update is not complete", READY_TIMEOUT, || {
+                complete(cluster)
+            })
         };
         let updated = update();
         is_over.store(true, Ordering::Relaxed);
@@ -94,13 +98,13 @@ fn rolled(cluster: &mut Cluster) -> Result<String> {
     });
     updated?;
     let [old, new] = pages.context("a request failed during the update")?;
-    ensure!(new > 0, "no page of the new version");
+    ensure!(new > 0, "the new version served no page");
     cluster.api.delete(DEPLOYMENTS)?;
     Ok(format!("{REPLICAS} pods, {old} + {new} requests answered"))
 }
 
-/// Returns a Deployment whose pods serve this version. A pod that ends serves until the nodes no
-/// longer send it requests.
+/// Returns a Deployment whose pods serve this version. A terminating pod serves until the nodes
+/// send it no more requests.
 fn deployment(version: &str) -> Value {
     let mut pod = pods::server("default", "web", version);
     let mut spec = pod["spec"].take();
@@ -142,8 +146,9 @@ fn cluster_ip(cluster: &Cluster, name: &str) -> Result<IpAddr> {
         .with_context(|| format!("the Service {name} has no address"))
 }
 
-/// Checks that a pod of n1 reaches the Services of a pod on each node. It first requests pages of
-/// the pods themselves, so that an ICMP redirect of its node would change its routes.
+/// Checks that a pod of n1 reaches the Services of a pod on each node. The pod first requests pages
+/// from the pods themselves: if its node wrongly sent an ICMP redirect, the pod's routes would
+/// change.
 fn reach(cluster: &Cluster) -> Result<String> {
     cluster.put("pods", &pods::server("default", "client", "n1"))?;
     let pods = cluster.pods("default", &["client", "a", "b"])?;
@@ -158,10 +163,10 @@ fn reach(cluster: &Cluster) -> Result<String> {
 }
 
 fn kubectl(cluster: &mut Cluster) -> Result<String> {
-    let shown = cluster.said(&["exec", "b", "--", "cat", "/var/www/index.html"])?;
+    let shown = cluster.kubectl_output(&["exec", "b", "--", "cat", "/var/www/index.html"])?;
     ensure!(shown.trim() == "b on n2", "exec: {shown}");
-    wait("kubectl shows no log", READY, || {
-        let logged = cluster.said(&["logs", "b"])?;
+    wait("kubectl shows no log", READY_TIMEOUT, || {
+        let logged = cluster.kubectl_output(&["logs", "b"])?;
         ensure!(logged.trim() == "b serves", "it shows {logged}");
         Ok(true)
     })?;

@@ -1,5 +1,5 @@
-//! A truth table of connections: nine pods in three namespaces, in all pairs, at two ports of TCP
-//! and of UDP.
+//! A truth table of connections between all pairs of nine pods in three namespaces, at two TCP
+//! ports and two UDP ports.
 
 use super::oracle::{ConnectionKind, Endpoint, Labels, Protocol, allows};
 use crate::kubernetes::cluster::Cluster;
@@ -14,22 +14,22 @@ use std::time::Duration;
 const NAMESPACES: [&str; 3] = ["x", "y", "z"];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PORTS: [u16; 2] = [80, 81];
-/// The time in which an allowed connection is made: longer than TCP's first retransmission takes.
+/// Timeout for an allowed connection: longer than TCP's first retransmission takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// A connection: the numbers of its pods, and its kind.
+/// A connection: the indices of its two pods, and its kind.
 type Connection = (usize, usize, ConnectionKind);
 
-/// The pods.
+/// The pods of the truth table.
 pub(super) struct Table {
     pub(super) pods: Vec<Pod>,
     endpoints: Vec<Endpoint>,
-    /// Answers of UDP.
+    /// The UDP echo servers of all pods.
     _echoes: Vec<Echo>,
 }
 
 impl Table {
-    /// Creates the pods, and waits for them.
+    /// Creates the pods and waits until they are ready.
     pub(super) fn new(cluster: &Cluster) -> Result<Self> {
         for (row, namespace) in NAMESPACES.iter().enumerate() {
             super::results::namespace(cluster, namespace)?;
@@ -59,7 +59,7 @@ impl Table {
     }
 
     /// Replaces `@NAMESPACE/POD@` by a pod's address.
-    pub(super) fn filled(&self, text: &str) -> String {
+    pub(super) fn with_addresses(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for pod in &self.pods {
             let mark = format!("@{}/{}@", pod.namespace, pod.name);
@@ -68,20 +68,20 @@ impl Table {
         text
     }
 
-    /// Makes all connections at once, and returns those that succeed.
+    /// Attempts all connections concurrently. Returns those that succeed.
     pub(super) fn connected(&self) -> Result<BTreeSet<Connection>> {
         let from = |number: usize| {
             self.pods[number].netns.run(|| {
                 let made = std::thread::scope(|scope| {
                     let attempts: Vec<_> = self
                         .targets()
-                        .map(|(to, way)| {
-                            let ip: IpAddr = self.pods[to].ips[way.family];
-                            let attempt = scope.spawn(move || match way.protocol {
-                                Protocol::Tcp => connects(ip, way.port, CONNECT_TIMEOUT),
-                                Protocol::Udp => answers(ip, way.port, CONNECT_TIMEOUT),
+                        .map(|(to, kind)| {
+                            let ip: IpAddr = self.pods[to].ips[kind.family];
+                            let attempt = scope.spawn(move || match kind.protocol {
+                                Protocol::Tcp => connects(ip, kind.port, CONNECT_TIMEOUT),
+                                Protocol::Udp => answers(ip, kind.port, CONNECT_TIMEOUT),
                             });
-                            ((number, to, way), attempt)
+                            ((number, to, kind), attempt)
                         })
                         .collect();
                     let made = attempts.into_iter().filter_map(|(which, attempt)| {
@@ -105,14 +105,14 @@ impl Table {
         })
     }
 
-    /// Returns the connections that policies allow, by the evaluation of their objects.
+    /// Returns the connections that `policies` allow, according to the evaluation of the objects.
     pub(super) fn allowed(&self, policies: &[Value]) -> BTreeSet<Connection> {
         let mut all = BTreeSet::new();
         for (number, from) in self.endpoints.iter().enumerate() {
-            for (to, way) in self.targets() {
+            for (to, kind) in self.targets() {
                 // A pod reaches itself without the network.
-                if number == to || allows(policies, from, &self.endpoints[to], way) {
-                    all.insert((number, to, way));
+                if number == to || allows(policies, from, &self.endpoints[to], kind) {
+                    all.insert((number, to, kind));
                 }
             }
         }
@@ -133,22 +133,22 @@ impl Table {
                 })
         };
         let ways: Vec<ConnectionKind> = families.flat_map(of_family).collect();
-        let of_pod = move |to| ways.clone().into_iter().map(move |way| (to, way));
+        let of_pod = move |to| ways.clone().into_iter().map(move |kind| (to, kind));
         (0..self.pods.len()).flat_map(of_pod)
     }
 
     /// Describes a connection as text.
-    pub(super) fn words(&self, (from, to, way): Connection) -> String {
+    pub(super) fn describe(&self, (from, to, kind): Connection) -> String {
         let name = |number: usize| {
             let pod = &self.pods[number];
             format!("{}/{}", pod.namespace, pod.name)
         };
-        let family = if self.pods[to].ips[way.family].is_ipv4() {
+        let family = if self.pods[to].ips[kind.family].is_ipv4() {
             "IPv4"
         } else {
             "IPv6"
         };
-        let (protocol, port) = (way.protocol.name(), way.port);
+        let (protocol, port) = (kind.protocol.name(), kind.port);
         format!("{} to {} {protocol} {port} {family}", name(from), name(to))
     }
 }

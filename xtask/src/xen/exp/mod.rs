@@ -3,20 +3,20 @@
 //! | module | purpose |
 //! |---|---|
 //! | `cells` | the cells to measure |
-//! | `stored_windows` | stored windows |
+//! | `stored_windows` | windows on disk |
 //! | `summary` | figures, table, verdict |
 //!
-//! This is a task of this crate, because it shares packages, images and the emulator with `xen`.
+//! The comparison is an xtask because it shares packages, images and the emulator with `xen`.
 //!
 //! Resumable: each window is a line of JSON in a file whose name depends on everything under test:
-//! images, hypervisor, emulator, plan. One run of the machine is a round, which measures its
-//! missing windows.
+//! images, hypervisor, emulator, plan. One run of the machine is a round and measures the windows
+//! that the round lacks.
 
 mod cells;
 mod stored_windows;
 mod summary;
 
-use super::laboratory::{Laboratory, home, slowness};
+use super::laboratory::{Laboratory, deadline_factor, home};
 use super::machine::{Task, XenMachine};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{COLUMNS, WIRES};
@@ -25,7 +25,7 @@ use figures::report;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use stored_windows::{KeptWindows, Window};
+use stored_windows::{StoredWindows, Window};
 
 const USAGE: &str = "\
 usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
@@ -35,7 +35,7 @@ packet, not by speed. Columns: netback, grantway-copy, grantway-map; default: al
 machine is one of N rounds (default: 3), and measures only missing windows. --fresh discards stored
 windows; --kept prints them without running anything.";
 
-/// Deadline of a round whose machine has a CPU for itself, seconds.
+/// Deadline of a round on a system with a free CPU, seconds.
 const DEADLINE_S: u64 = 1200;
 /// Default number of rounds.
 const ROUNDS: u32 = 3;
@@ -57,19 +57,19 @@ pub(super) fn run(args: &[String]) -> Result<()> {
     }
     let wanted = read(args)?;
     let mut kept = if wanted.kept {
-        KeptWindows::newest(&home()?)?
+        StoredWindows::newest(&home()?)?
     } else {
         let Some(laboratory) = Laboratory::ready(true)? else {
             return Ok(());
         };
-        let tried = tried(&laboratory)?;
-        let mut kept = KeptWindows::open(&laboratory.home, &tried, wanted.fresh)?;
+        let tested_inputs = tested_inputs(&laboratory)?;
+        let mut kept = StoredWindows::open(&laboratory.home, &tested_inputs, wanted.fresh)?;
         measure(&laboratory, &wanted, &mut kept)?;
         kept
     };
     kept.only(&wanted.columns);
     let figures = summary::figures(&kept.windows, &wanted.columns);
-    ensure!(!figures.is_empty(), "nothing was measured yet");
+    ensure!(!figures.is_empty(), "no window was measured yet");
     if wanted.json {
         let placement = "one emulated machine with one processor".to_owned();
         let provenance = Provenance::collect(placement, false);
@@ -99,7 +99,7 @@ fn read(args: &[String]) -> Result<Comparison> {
             "--fresh" => wanted.fresh = true,
             name => match COLUMNS.iter().find(|column| **column == name) {
                 Some(column) => wanted.columns.push(column),
-                None => bail!("xen exp has neither an option nor a column {name}\n\n{USAGE}"),
+                None => bail!("xen exp has no option or column {name}\n\n{USAGE}"),
             },
         }
     }
@@ -110,7 +110,7 @@ fn read(args: &[String]) -> Result<Comparison> {
     Ok(wanted)
 }
 
-/// Returns the machine of a round.
+/// Returns the machine that runs a round.
 fn machine(laboratory: &Laboratory) -> Result<XenMachine<'_>> {
     Ok(XenMachine {
         kernels: &laboratory.kernels,
@@ -119,30 +119,31 @@ fn machine(laboratory: &Laboratory) -> Result<XenMachine<'_>> {
         log: laboratory.home.join("exp.log"),
         memory_mib: 2048,
         has_nic: false,
-        // Time inside the machine advances only with instructions.
+        // Deadlines need no factor, because time inside the machine advances only with
+        // instructions.
         slow: 1,
-        deadline: Duration::from_secs(DEADLINE_S * u64::from(slowness()?)),
+        deadline: Duration::from_secs(DEADLINE_S * u64::from(deadline_factor()?)),
         counts_instructions: true,
     })
 }
 
-/// Returns everything on which windows depend. The image contains the programs, and the kernel and
-/// programs of dom0 and the guests.
-fn tried(laboratory: &Laboratory) -> Result<Vec<Vec<u8>>> {
+/// Returns everything on which windows depend. The image contains the programs under test, and the
+/// kernels and programs of dom0 and the guests.
+fn tested_inputs(laboratory: &Laboratory) -> Result<Vec<Vec<u8>>> {
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
     let home = laboratory.home.display().to_string();
     Ok(vec![
         read(&laboratory.image)?,
         read(&laboratory.kernels.linux)?,
         read(&laboratory.kernels.xen)?,
-        // Independent of the tree's path.
-        machine(laboratory)?.described()?.replace(&home, "").into(),
+        // Windows do not depend on the tree's path.
+        machine(laboratory)?.describe()?.replace(&home, "").into(),
         format!("{COLUMNS:?} {WIRES:?}").into(),
     ])
 }
 
-/// Runs a machine for each incomplete round.
-fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows) -> Result<()> {
+/// Runs the machine for each incomplete round.
+fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut StoredWindows) -> Result<()> {
     for round in 0..wanted.rounds {
         let groups = missing(round, &wanted.columns, kept);
         if groups.is_empty() {
@@ -164,9 +165,9 @@ fn measure(laboratory: &Laboratory, wanted: &Comparison, kept: &mut KeptWindows)
     Ok(())
 }
 
-/// Returns the missing cells of a round in the input format of `exp.sh`. Each round starts with
-/// another column.
-fn missing(round: u32, columns: &[&str], kept: &KeptWindows) -> Vec<String> {
+/// Returns the missing cells of a round in the input format of `exp.sh`. Each round starts with a
+/// different column.
+fn missing(round: u32, columns: &[&str], kept: &StoredWindows) -> Vec<String> {
     let mut columns = columns.to_vec();
     let first = round as usize % columns.len().max(1);
     columns.rotate_left(first);
@@ -206,8 +207,8 @@ mod tests {
     #[test]
     fn a_round_measures_missing_cells() {
         let folder = tempfile::tempdir().unwrap();
-        let tried = [b"x".to_vec()];
-        let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();
+        let tested_inputs = [b"x".to_vec()];
+        let mut kept = StoredWindows::open(folder.path(), &tested_inputs, false).unwrap();
         let all = missing(0, &COLUMNS, &kept);
         assert_eq!(all.first().unwrap(), "netback.large.r1.r2.t1.t2");
         assert_eq!(all.len(), COLUMNS.len() * WIRES.len());
@@ -222,7 +223,7 @@ mod tests {
                 kept.add(Window::read(0, &json).unwrap()).unwrap();
             }
         }
-        let again = KeptWindows::open(folder.path(), &tried, false).unwrap();
+        let again = StoredWindows::open(folder.path(), &tested_inputs, false).unwrap();
         assert_eq!(
             missing(0, &COLUMNS, &again).first().unwrap(),
             "netback.large.r1"

@@ -1,4 +1,4 @@
-//! Stores windows for later runs: a line of JSON each, appended after each measurement.
+//! Stores windows for later runs. Each measurement appends a line of JSON.
 
 use anyhow::{Context, Result, ensure};
 use figures::metric::SEGMENT_BYTES;
@@ -12,32 +12,32 @@ use std::path::{Path, PathBuf};
 /// Bytes of headers in a frame of a TCP stream with timestamps.
 const HEADER_BYTES: u64 = 66;
 
-/// Sums by name.
+/// Totals by name.
 pub(super) type ByName = BTreeMap<String, u64>;
 
-/// The results of a window, as `xen-window` prints them.
+/// The results of a measurement window, as `xen-window` prints them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Window {
     #[serde(default)]
     pub(super) round: u32,
     /// Column, wire, direction and guests.
     pub(super) cell: String,
-    /// Its length: instructions of the machine, including those that it would have executed while
-    /// idle.
+    /// The window's length in instructions, including those that the machine would have executed
+    /// while idle.
     ticks: u64,
-    /// Frames of the wire, segments counted as one.
+    /// Frames on the wire. A large segment counts as one.
     frames: u64,
     bytes: u64,
-    /// If guests receive, the segments of [`SEGMENT_BYTES`] that they have acknowledged, because
-    /// segments on the wire may have been lost.
+    /// Segments of [`SEGMENT_BYTES`] that receiving guests have acknowledged. They count instead of
+    /// frames, because frames on the wire may be lost.
     acknowledged: Option<u64>,
     /// Retransmitted segments.
     again: u64,
-    /// Ticks by domain, `idle` among them.
+    /// Ticks by domain, including `idle`.
     ran: ByName,
     /// Hypercalls, by domain and kind.
     calls: BTreeMap<String, ByName>,
-    /// Operations of the grant hypercalls.
+    /// Operations of the grant hypercalls, by domain and kind.
     operations: BTreeMap<String, ByName>,
 }
 
@@ -46,14 +46,17 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// It is not a window, or nothing was received in it.
+    /// The text is not a window, or the window received nothing.
     pub(super) fn read(round: u32, json: &str) -> Result<Self> {
         let window: Self = serde_json::from_str(json).with_context(|| json.to_owned())?;
-        ensure!(window.packets() > 0.0, "nothing was received: {json}");
+        ensure!(
+            window.packets() > 0.0,
+            "the window received nothing: {json}"
+        );
         Ok(Self { round, ..window })
     }
 
-    /// Returns the packets of 1514 bytes that would have carried the received data.
+    /// Returns the number of 1514-byte packets that would have carried the received data.
     pub(super) fn packets(&self) -> f64 {
         if let Some(acknowledged) = self.acknowledged {
             return acknowledged as f64;
@@ -62,23 +65,23 @@ impl Window {
         payload as f64 / SEGMENT_BYTES
     }
 
-    /// Returns the retransmitted share of packets.
+    /// Returns the share of packets that were retransmitted.
     pub(super) fn loss(&self) -> f64 {
         self.again as f64 / self.packets()
     }
 
-    /// Returns gigabits per second of the emulated machine, which executes 10⁹ instructions in it.
+    /// Returns gigabits per second of emulated time, of which a second has 10⁹ instructions.
     pub(super) fn throughput(&self) -> f64 {
         self.packets() * SEGMENT_BYTES * 8.0 / self.ticks as f64
     }
 
-    /// Returns instructions per packet, of all domains and Xen.
+    /// Returns the instructions per packet of all domains and of Xen.
     pub(super) fn instructions(&self) -> f64 {
         let idle = self.ran.get("idle").copied().unwrap_or(0);
         self.ticks.saturating_sub(idle) as f64 / self.packets()
     }
 
-    /// Returns hypercalls per packet of all domains, of the kinds that `counts` selects.
+    /// Returns the hypercalls per packet of all domains. `counts` selects the kinds of hypercalls.
     pub(super) fn calls(&self, counts: impl Fn(&str) -> bool) -> f64 {
         self.of(&self.calls, counts)
     }
@@ -95,18 +98,18 @@ impl Window {
     }
 }
 
-/// The windows of one machine with one plan.
+/// The stored windows of one machine and one plan.
 #[derive(Debug)]
-pub(super) struct KeptWindows {
+pub(super) struct StoredWindows {
     file: PathBuf,
     pub(super) windows: Vec<Window>,
 }
 
-impl KeptWindows {
-    /// Reads the windows of the machine described by `tried`. `fresh`: discards them.
-    pub(super) fn open(home: &Path, tried: &[Vec<u8>], fresh: bool) -> Result<Self> {
+impl StoredWindows {
+    /// Reads the windows of the machine described by `tested_inputs`. `fresh`: discards them.
+    pub(super) fn open(home: &Path, tested_inputs: &[Vec<u8>], fresh: bool) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
-        tried.hash(&mut hasher);
+        tested_inputs.hash(&mut hasher);
         let file = home.join(format!("exp-{:016x}.jsonl", hasher.finish()));
         if fresh && file.exists() {
             fs::remove_file(&file)?;
@@ -114,18 +117,18 @@ impl KeptWindows {
         Ok(Self::of(file))
     }
 
-    /// Reads the windows of the machine that was measured last.
+    /// Reads the windows of the machine that was measured most recently.
     pub(super) fn newest(home: &Path) -> Result<Self> {
         let entries = fs::read_dir(home).with_context(|| home.display().to_string())?;
         let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
         let newest = files.filter(|path| is_of_windows(path)).max_by_key(changed);
-        Ok(Self::of(newest.context("nothing was measured yet")?))
+        Ok(Self::of(newest.context("no window was measured yet")?))
     }
 
     fn of(file: PathBuf) -> Self {
         let text = fs::read_to_string(&file).unwrap_or_default();
-        // A line that was interrupted is ignored.
+        // An incomplete line of an interrupted run is ignored.
         let windows = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
@@ -133,13 +136,13 @@ impl KeptWindows {
         Self { file, windows }
     }
 
-    /// Adds a window, and a line to the file.
+    /// Adds a window and appends it to the file.
     pub(super) fn add(&mut self, window: Window) -> Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.file)?;
-        // On a new line, even after an interrupted one.
+        // The text begins with a newline, because the last line may be incomplete.
         write!(file, "\n{}\n", serde_json::to_string(&window)?)?;
         self.windows.push(window);
         Ok(())
@@ -168,8 +171,8 @@ fn is_of_windows(path: &Path) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns a window of a thousand packets of 1514 bytes, ten of which were retransmitted, with
-    /// `calls` hypercalls per packet.
+    /// Returns a window with a thousand packets of 1514 bytes, of which ten were retransmitted, and
+    /// with `calls` hypercalls per packet.
     pub(in super::super) fn line(cell: &str, calls: u64) -> String {
         format!(
             "{{\"cell\":\"{cell}\",\"ticks\":5000000,\"frames\":1000,\"bytes\":1514000,\
@@ -203,15 +206,15 @@ pub(super) mod tests {
         assert_eq!(window.instructions(), 5000.0);
         let none = line("netback.large.r1", 2).replace("null", "0");
         let why = Window::read(0, &none).unwrap_err().to_string();
-        assert!(why.starts_with("nothing was received"), "{why}");
+        assert!(why.starts_with("the window received nothing"), "{why}");
     }
 
     #[test]
     fn windows_belong_to_their_machine() {
         let folder = tempfile::tempdir().unwrap();
         let open = |parts: [&str; 2]| {
-            let tried = parts.map(|part| part.as_bytes().to_vec());
-            KeptWindows::open(folder.path(), &tried, false).unwrap()
+            let tested_inputs = parts.map(|part| part.as_bytes().to_vec());
+            StoredWindows::open(folder.path(), &tested_inputs, false).unwrap()
         };
         let window = Window::read(0, &line("netback.large.r1", 1)).unwrap();
         open(["image", "xen"]).add(window).unwrap();
@@ -225,15 +228,15 @@ pub(super) mod tests {
     fn a_window_without_packets_is_rejected() {
         let silent = line("netback.large.r1", 2).replace("1514000", "42");
         let why = Window::read(0, &silent).unwrap_err().to_string();
-        assert!(why.starts_with("nothing was received"), "{why}");
+        assert!(why.starts_with("the window received nothing"), "{why}");
         assert!(Window::read(0, "{\"cell\":3}").is_err());
     }
 
     #[test]
     fn interrupted_lines_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        let tried = [b"x".to_vec()];
-        let mut kept = KeptWindows::open(folder.path(), &tried, false).unwrap();
+        let tested_inputs = [b"x".to_vec()];
+        let mut kept = StoredWindows::open(folder.path(), &tested_inputs, false).unwrap();
         let of = |cell: &str| Window::read(0, &line(cell, 1)).unwrap();
         kept.add(of("netback.large.r1")).unwrap();
         fs::write(
@@ -242,11 +245,11 @@ pub(super) mod tests {
         )
         .unwrap();
         kept.add(of("grantway-copy.large.r1")).unwrap();
-        let mut again = KeptWindows::newest(folder.path()).unwrap();
+        let mut again = StoredWindows::newest(folder.path()).unwrap();
         assert_eq!(again.windows, kept.windows);
         again.only(&["netback"]);
         assert_eq!(again.windows, [of("netback.large.r1")]);
-        let fresh = KeptWindows::open(folder.path(), &tried, true).unwrap();
+        let fresh = StoredWindows::open(folder.path(), &tested_inputs, true).unwrap();
         assert!(fresh.windows.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Sums up the windows: figures of each column and cell, a table, the verdict.
+//! Summarizes the windows: figures of each column and cell, a table, and the verdict.
 
 use super::cells::{COLUMNS, cells};
 use super::stored_windows::Window;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The plan's name.
 const PLAN: &str = "xen";
-/// Goal for large segments: share of netback's throughput.
+/// Minimum share of netback's throughput for large segments.
 const GOAL: f64 = 0.7;
 const EXPLANATION: &str = "\
 ÷ netback: throughput ÷ netback's; emulated time is work, not speed. Per packet (1514 bytes):
@@ -21,7 +21,7 @@ of them that was retransmitted.
 const RATIO: &str = "ratio.netback.throughput";
 const RATIO_OF_CALLS: &str = "ratio.netback.hypercalls_per_packet";
 
-/// A metric: its name, how it is computed from a window.
+/// A metric: its name, and the function that computes it from a window.
 type Metric = (&'static str, fn(&Window) -> f64);
 
 const THROUGHPUT: Metric = ("throughput", Window::throughput);
@@ -155,7 +155,7 @@ fn title(name: &str) -> String {
 fn verdict(index: &Index<'_>, column: &str) -> String {
     let mut text = String::new();
     for (ratio, goal) in [
-        (RATIO_OF_CALLS, "fewer hypercalls a packet than netback"),
+        (RATIO_OF_CALLS, "fewer hypercalls per packet than netback"),
         (RATIO, "at least 0.7 of netback's throughput"),
     ] {
         let large = cells().filter(|(wire, _)| *wire == "large");
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_of_windows_of_one_round() {
+    fn ratios_compare_windows_of_one_round() {
         let window = |round, cell: &str, calls| Window::read(round, &line(cell, calls)).unwrap();
         let windows = [
             window(0, "netback.large.r1", 2),
