@@ -32,7 +32,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start the machine that a configuration file describes, and run it until Ctrl-C
     ///
-    /// All mistakes in the file are reported at once, each with its line and a remedy. Without
+    /// Reports all mistakes in the file together, each with its line and a remedy. Without
     /// privileges the machine runs in a new user namespace and a new network namespace.
     #[command(after_help = "Examples:\n  \
         grantway up examples/two-guests.toml\n  \
@@ -40,11 +40,11 @@ pub(crate) enum Command {
     Up(crate::up::UpOptions),
     /// Run a command in a new network namespace, behind a driver domain
     ///
-    /// The command starts with an address, a default route and name servers; its packets leave with
-    /// this system's address. The command gets a machine with one guest. That machine, and all
-    /// processes that the command leaves running, end with the command. With --machine the command
-    /// is attached to a running machine instead. Without privileges `pasta`, if installed, connects
-    /// it to the outside.
+    /// The command starts with an address, a default route and name servers. Its packets leave this
+    /// system with this system's address. The command gets a machine with one guest. When the
+    /// command exits, that machine and all processes that the command leaves running end. With
+    /// --machine the command is attached to a running machine instead. Without privileges `pasta`,
+    /// if installed, connects it to the outside.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
     /// End a machine and all its domains
@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// Serve the guests of a real Xen, as its driver domain
     ///
     /// Run it as root, in dom0 or in a driver domain, instead of the kernel's xen-netback. The
-    /// xenstore lists the guests; the file configures the driver and its network interfaces.
+    /// xenstore lists the guests. The file configures the driver and its network interfaces.
     #[command(after_help = "Example:\n  grantway xen /etc/grantway/xen.toml")]
     Xen {
         /// The configuration, without guests
@@ -124,7 +124,7 @@ pub(crate) enum Command {
     /// Trace the next packet through the machine, or through one domain, hop by hop
     #[command(after_help = "Examples:\n  grantway trace\n  grantway trace web --wait 30")]
     Trace {
-        /// One domain; default: the driver domain and all guests on the packet's way
+        /// One domain; default: the driver domain and all guests on the packet's path
         domain: Option<String>,
         /// Seconds to wait for a packet
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -144,8 +144,8 @@ pub(crate) enum Command {
     },
     /// Write the frames of a guest or a NIC to a capture file (pcapng)
     ///
-    /// Captures both directions at the bridge; the comment of a dropped frame gives the reason.
-    /// Runs until Ctrl-C or a limit. Frames that could not be captured are counted.
+    /// Captures both directions at the bridge. The comment of a dropped frame gives the reason.
+    /// Runs until Ctrl-C or a limit, and reports the number of frames that it could not capture.
     #[command(
         after_help = "Examples:\n  grantway capture web -w web.pcapng --seconds 10\n  \
         grantway capture wire -w - | tcpdump -nr -"
@@ -167,8 +167,8 @@ pub(crate) enum Command {
     },
     /// Restart domains with the installed programs
     ///
-    /// Returns when their connections are up again; streams continue. A guest loses its memory.
-    /// Several domains are restarted one after another.
+    /// Returns when their connections are up again. Streams continue. A guest loses the contents of
+    /// its memory. Several domains are restarted one after another.
     #[command(after_help = "Examples:\n  grantway restart driver\n  \
         grantway restart web db --json | jq .connected_ns")]
     Restart {
@@ -180,7 +180,7 @@ pub(crate) enum Command {
     },
     /// Switch a running machine to the installed programs
     ///
-    /// Restarts the manager, netd and the driver domains, one after another; connections of guests
+    /// Restarts the manager, netd and the driver domains, one after another. Connections of guests
     /// survive. The core and the guests keep running unchanged. If the installed programs need
     /// another core, `grantway up` in the foreground restarts the whole machine and attaches every
     /// attached guest again; a machine that was started with `--detach` is left unchanged (exit
@@ -209,8 +209,8 @@ pub(crate) enum Command {
     },
     /// Remove guests from a running machine
     ///
-    /// Returns when they have no process, grant or mapping left. Their interfaces disappear within
-    /// a second.
+    /// Returns when no process, grant or mapping of the guests remains. Their interfaces disappear
+    /// within a second.
     #[command(after_help = "Example:\n  grantway detach web db")]
     Detach {
         /// The guests, in this order
@@ -221,10 +221,10 @@ pub(crate) enum Command {
     },
     /// Replace the firewall rules of an attached guest while it runs
     ///
-    /// Returns when the driver domain applies the new rules, all at once. Known flows continue if
-    /// the new rules allow them; the guest stays connected. The rules survive restarts of the
-    /// driver domain and of the machine. Rules of guests of the configuration file change with
-    /// `grantway reload`.
+    /// Returns when the driver domain has replaced all rules in one step. Known flows continue if
+    /// the new rules allow them. The guest stays connected. The rules survive restarts of the
+    /// driver domain and of the machine. Use `grantway reload` to change the rules of guests in the
+    /// configuration file.
     #[command(after_help = "Examples:\n  \
         grantway rules web --file rules.toml\n  \
         grantway rules web --file rules.json --json | jq .took_ns\n\n\
@@ -239,8 +239,8 @@ pub(crate) enum Command {
     Rules {
         /// The guest
         guest: String,
-        /// A file with its rules, in TOML, or in JSON if its name ends in `.json`; a section
-        /// without rules removes all
+        /// A file with the guest's rules, in TOML, or in JSON if its name ends in `.json`. A
+        /// section without rules removes all rules
         #[arg(long, value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
@@ -248,9 +248,9 @@ pub(crate) enum Command {
     },
     /// Apply an edited configuration file to a running machine
     ///
-    /// Detaches guests that are no longer in the file, attaches new guests, and detaches and
-    /// attaches changed guests; if only firewall rules and rate limits differ, changes them in
-    /// place. Rejects changes that need a new machine before it applies any. Guests that `grantway
+    /// Detaches guests that are no longer in the file, attaches new guests, and reattaches changed
+    /// guests. If a guest differs only in firewall rules and rate limits, changes them in place.
+    /// Rejects changes that need a new machine before it applies any change. Guests that `grantway
     /// attach` added stay, unless the file names them.
     #[command(after_help = "Examples:\n  \
         grantway reload office.toml --dry-run\n  \
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Every example must be a valid command.
+    /// Checks that every example is a valid command.
     #[test]
     fn examples_parse() {
         for (_, command) in commands() {

@@ -1,7 +1,7 @@
 //! `grantway capture`: writes the frames of a guest or a NIC to a pcapng file.
 //!
-//! The driver domain keeps captured frames briefly, a few hundred at most; this command fetches
-//! them often and writes them to its file. Memory is bounded on both sides for any traffic.
+//! The driver domain buffers at most a few hundred captured frames. This command fetches them often
+//! and writes them to its file. The memory use of both is bounded for any traffic.
 
 use crate::instance_arg::InstanceArg;
 use crate::{output, trace};
@@ -27,8 +27,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tool::{Failure, clean, interrupt};
 
-/// Interval between two requests to the driver domain. Its buffer suffices for 50 000 small frames
-/// or 10 MB per second.
+/// Interval between two requests to the driver domain. At this interval, its buffer suffices for 50
+/// 000 small frames or 10 MB per second.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(10);
 /// Resolution of the times in the file: 10⁻⁹ s.
 const NANOSECONDS: u8 = 9;
@@ -59,7 +59,7 @@ pub(crate) struct CaptureOptions {
     instance: InstanceArg,
 }
 
-/// `grantway capture`.
+/// Executes `grantway capture`.
 pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(&options.instance.name)?;
     let drivers = drivers(&instance, &options.of)?;
@@ -106,14 +106,11 @@ pub(crate) fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<Strin
     }
     let names = ports.iter().filter_map(|port| port.split_once('.'));
     let names: Vec<&str> = names.map(|(_, name)| name).collect();
-    let text = format!(
-        "there is no NIC or guest {of}; there are: {}",
-        names.join(", ")
-    );
+    let text = format!("no NIC or guest {of}; choose from: {}", names.join(", "));
     Err(Failure::Usage(clean::line(&text).into_owned()).into())
 }
 
-/// Returns whether `port` is `of`, or an interface of the guest `of`.
+/// Returns whether `port` is the port `of` or an interface of the guest `of`.
 fn is_of(port: &str, of: &str) -> bool {
     let Some((kind, name)) = port.split_once('.') else {
         return false;
@@ -121,8 +118,8 @@ fn is_of(port: &str, of: &str) -> bool {
     name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
-/// Opens the file of `-w`. Without `--force`, rejects a file that has contents; opens a device or a
-/// pipe unchanged.
+/// Opens the file of `-w`. Without `--force`, rejects a regular file that has contents. Does not
+/// truncate a device or a pipe.
 fn open(options: &CaptureOptions) -> anyhow::Result<Target> {
     let path = &options.write;
     if path.as_os_str() == "-" {
@@ -147,9 +144,9 @@ fn open(options: &CaptureOptions) -> anyhow::Result<Target> {
         )),
         _ => Failure::Failed(format!("write {}: {error}", path.display())),
     })?;
-    let to_cut = is_file.then(|| file.try_clone()).transpose()?;
+    let truncatable = is_file.then(|| file.try_clone()).transpose()?;
     let name = path.display().to_string();
-    Ok(Target::new(&name, Box::new(file), to_cut))
+    Ok(Target::new(&name, Box::new(file), truncatable))
 }
 
 /// The output of a capture.
@@ -157,23 +154,23 @@ struct Target {
     /// The file's name, for errors.
     name: String,
     to: Box<dyn Write>,
-    /// The same file, if it can be truncated.
-    to_cut: Option<fs::File>,
+    /// A second handle of the file, if the file can be truncated.
+    truncatable: Option<fs::File>,
     written: u64,
 }
 
 impl Target {
-    fn new(name: &str, to: Box<dyn Write>, to_cut: Option<fs::File>) -> Self {
+    fn new(name: &str, to: Box<dyn Write>, truncatable: Option<fs::File>) -> Self {
         Self {
             name: name.to_owned(),
             to,
-            to_cut,
+            truncatable,
             written: 0,
         }
     }
 
-    /// Writes blocks that end at `ends`. If writing fails, truncates a file after the last complete
-    /// block.
+    /// Writes blocks that end at `ends`. If a write fails, truncates the file after the last
+    /// complete block.
     fn write(&mut self, blocks: &[u8], ends: &[usize]) -> anyhow::Result<()> {
         let mut done = 0;
         let outcome = loop {
@@ -191,7 +188,7 @@ impl Target {
             Err(_) => ends.iter().copied().rfind(|end| *end <= done).unwrap_or(0),
         };
         self.written += whole as u64;
-        if let (Err(_), Some(file)) = (&outcome, &self.to_cut) {
+        if let (Err(_), Some(file)) = (&outcome, &self.truncatable) {
             file.set_len(self.written)
                 .with_context(|| format!("cut {}", self.name))?;
         }
@@ -208,7 +205,7 @@ struct Captured {
 
 impl Captured {
     /// Adds the frames that a driver domain reports as lost.
-    fn lose(&mut self, seen: &Value) {
+    fn count_lost(&mut self, seen: &Value) {
         let lost = seen["lost"].as_u64().unwrap_or(0);
         self.lost = self.lost.saturating_add(lost);
     }
@@ -219,7 +216,8 @@ fn run(
     drivers: &[String],
     options: &CaptureOptions,
 ) -> anyhow::Result<Captured> {
-    // Identifies this capture: in another namespace, another process may have the same number.
+    // The time is part of the capture's name, because a process in another namespace may have the
+    // same id.
     let now = now_ns(ClockId::Monotonic) & 0xffff_ffff;
     let id = u64::from(std::process::id()) << 32 | now;
     let ask = |driver: &str, snaplen| {
@@ -232,8 +230,8 @@ fn run(
             let _ = ask(driver, 0);
         }
     };
-    // The first answers contain no frames. The file is created once every worker has accepted the
-    // capture.
+    // The first answers contain no frames, so the file can be created after every worker has
+    // accepted the capture.
     for driver in drivers {
         ask(driver, options.snaplen)?;
     }
@@ -252,12 +250,12 @@ fn run(
     let mut captured = Captured::default();
     let outcome = loop {
         let is_over = end_at.is_some_and(|at| Instant::now() >= at);
-        // Ctrl-C is the usual way to end a capture.
+        // A signal is no error, because Ctrl-C is the usual way to end a capture.
         let stop = interrupt::sleep(REQUEST_INTERVAL).is_err() || is_over;
         let mut frames = Vec::new();
         for driver in drivers {
             let seen = ask(driver, options.snaplen)?;
-            captured.lose(&seen);
+            captured.count_lost(&seen);
             frames.extend(seen["frames"].as_array().into_iter().flatten().cloned());
         }
         frames.sort_by_key(|frame| frame["at_ns"].as_u64());
@@ -282,7 +280,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns the offset of the time of day to the monotonic clock, which domains use.
+/// Returns the difference between the time of day and the monotonic clock. Domains use the latter.
 fn realtime_less_monotonic_ns() -> u64 {
     now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic))
 }
@@ -292,7 +290,7 @@ fn now_ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Encoder of the file.
+/// Encoder of the capture file.
 struct CaptureEncoder {
     /// Blocks that are not written yet.
     writer: PcapNgWriter<Vec<u8>>,
@@ -300,7 +298,7 @@ struct CaptureEncoder {
     ends: Vec<usize>,
     target: Target,
     snaplen: u32,
-    /// The interface number of each port, by the port's name.
+    /// The interface number of each port, by port name.
     interfaces: BTreeMap<String, u32>,
     ahead_ns: u64,
 }
@@ -319,7 +317,8 @@ impl CaptureEncoder {
         })
     }
 
-    /// Encodes up to `most` frames from the driver domain's report. Returns their number.
+    /// Encodes up to `most` frames from the driver domain's report. Returns the number of encoded
+    /// frames.
     fn write(&mut self, frames: &[Value], most: u64) -> anyhow::Result<u64> {
         let mut count = 0;
         for frame in frames {
@@ -356,7 +355,8 @@ impl CaptureEncoder {
         Ok(())
     }
 
-    /// Returns the interface number of a port; describes the port in the file at its first use.
+    /// Returns the interface number of a port. At the first use of a port, adds its description to
+    /// the file.
     fn interface(&mut self, port: &str) -> anyhow::Result<u32> {
         if let Some(number) = self.interfaces.get(port) {
             return Ok(*number);
@@ -401,7 +401,8 @@ impl<'a> ReportedFrame<'a> {
         })
     }
 
-    /// Returns the direction in the format's terms: seen from the interface's owner, the bridge.
+    /// Returns the direction in pcapng's terms, as seen from the owner of the interface, which is
+    /// the bridge.
     const fn direction(&self) -> u32 {
         if self.came_in { 1 } else { 2 }
     }
@@ -441,12 +442,12 @@ mod tests {
             json!({"lost": -1}),
             json!({"lost": u64::MAX}),
         ] {
-            captured.lose(&seen);
+            captured.count_lost(&seen);
         }
         assert_eq!(captured.lost, u64::MAX);
     }
 
-    /// A disk with room for a number of bytes.
+    /// A disk with space for a number of bytes.
     struct Disk(fs::File, usize);
 
     impl Write for Disk {
@@ -486,7 +487,8 @@ mod tests {
         for room in 0..all.len() {
             let (bytes, why) = written(room);
             assert!(why.unwrap().starts_with("write the.pcapng: "));
-            // The clocks' offset, and so the times in the file, differs slightly from run to run.
+            // The size is only bounded, because the times in the file, and thus their text, differ
+            // from run to run.
             assert!(bytes.len() <= room);
             let mut rest = &bytes[..];
             while let Some(length) = rest.get(4..8) {
@@ -524,7 +526,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
-    /// For every report of a driver domain, the file is valid or the encoder returns an error.
+    /// Checks that each report of a driver domain yields a valid file or an error.
     #[test]
     fn invalid_frames_from_a_driver_are_rejected() {
         let good = json!({"at_ns": 1, "port": "nic.w", "in": true, "bytes": 3, "data": "0aff",

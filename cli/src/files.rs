@@ -1,4 +1,4 @@
-//! Reads the files of a configuration: the named file, and the fragments in the folder beside it.
+//! Reads the files of a configuration: the named file, and the fragments in the folder next to it.
 
 use config::ConfigFile;
 use std::ffi::OsString;
@@ -34,8 +34,8 @@ fn file(path: &Path, text: String) -> ConfigFile {
     ConfigFile { name, text }
 }
 
-/// Returns the fragments in a folder; none if the folder does not exist. Backup files of editors
-/// and package managers are excluded: they have other endings, or are hidden.
+/// Returns the fragments in a folder, or an empty list if the folder does not exist. Excludes
+/// backup files of editors and package managers, which have other endings or are hidden.
 fn fragments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

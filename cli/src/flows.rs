@@ -6,7 +6,7 @@ use client::Instance;
 use serde_json::{Value, json};
 use tool::clean;
 
-/// `grantway flows`.
+/// Executes `grantway flows`.
 pub(crate) fn flows(name: &str, of: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let mut flows = Vec::new();

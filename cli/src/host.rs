@@ -1,5 +1,5 @@
-//! Checks a configuration's requirements on this system: namespaces, CPUs, files, groups. Creates
-//! namespaces for users who may not change this system's network.
+//! Checks whether this system meets a configuration's requirements: namespaces, CPUs, files,
+//! groups. Creates namespaces for users who may not change this system's network.
 
 mod interfaces;
 
@@ -19,24 +19,25 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tool::Failure;
 
-/// Time in which the kernel removes the interfaces of a killed machine, after its processes have
-/// ended.
+/// Maximum time that the kernel needs to remove the interfaces of a killed machine after its
+/// processes have exited.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns everything that the configuration needs and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut found = check_places(config);
     let end = Instant::now() + REMOVAL_TIMEOUT;
-    let mut in_the_way = interfaces::check(config);
-    while !in_the_way.is_empty() && Instant::now() < end {
+    let mut obstacles = interfaces::check(config);
+    while !obstacles.is_empty() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
-        in_the_way = interfaces::check(config);
+        obstacles = interfaces::check(config);
     }
-    found.append(&mut in_the_way);
+    found.append(&mut obstacles);
     found
 }
 
-/// Like [`check`], without the interfaces in namespaces, which include those of a running machine.
+/// Like [`check`], but does not compare with existing interfaces, because these include those of
+/// the running machine.
 pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
@@ -87,8 +88,8 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Like [`check`], for the guests that `of` selects. If all of these are `new`, also checks their
-/// interfaces, because no guest or NIC is removed before these are created.
+/// Like [`check`], for the guests that `of` selects. `new` states that no guest or NIC is removed
+/// before the interfaces of these guests are created. If it is true, also checks these interfaces.
 pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut found = match new {
         true => check(config),
@@ -114,12 +115,13 @@ pub(crate) fn tun() -> std::io::Result<()> {
         .map(drop)
 }
 
-/// Makes this process root of a new user namespace, even if it is root of one already, with a new
-/// network namespace whose loopback is up. Returns the command that starts this program again with
-/// the same arguments. Must be called before any thread starts. The error names `what`, which needs
-/// the namespaces.
+/// Makes this process root of a new user namespace, even if it is already root, with a new network
+/// namespace whose loopback is up. Returns the command that restarts this program with the same
+/// arguments. Must be called before any thread starts. `what` names the purpose of the namespaces
+/// in errors.
 pub(crate) fn in_new_namespaces(what: &str) -> anyhow::Result<Command> {
-    // Otherwise the process inside would use root's runtime directory instead of this user's.
+    // Without this variable, the process inside would use root's runtime directory instead of this
+    // user's.
     let runtime = client::runtime_dir()?;
     let cannot = |e: std::io::Error| {
         Failure::CannotRun(format!("{what} needs root, or user namespaces ({e})"))
@@ -135,7 +137,7 @@ pub(crate) fn in_new_namespaces(what: &str) -> anyhow::Result<Command> {
 pub(crate) fn in_user_namespace(namespace: &File) -> anyhow::Result<Command> {
     let runtime = client::runtime_dir()?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
-        .map_err(|e| Failure::CannotRun(format!("its user namespace cannot be entered ({e})")))?;
+        .map_err(|e| Failure::CannotRun(format!("cannot enter its user namespace ({e})")))?;
     restart_command(runtime)
 }
 
@@ -162,8 +164,8 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
         let (what, remedy) = match group(name) {
             Ok(Some(_)) if rustix::process::geteuid().is_root() => continue,
             Ok(Some(_)) => (
-                format!("`{key}` is \"{name}\", and this machine is not root's"),
-                "remove it: only root's machines accept other users".to_owned(),
+                format!("`{key}` is \"{name}\", but this machine does not belong to root"),
+                "remove it: only machines that root starts accept other users".to_owned(),
             ),
             Ok(None) => (
                 format!("the group {name} does not exist"),
@@ -193,8 +195,8 @@ pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
     })
 }
 
-/// Returns a group of this system and its members, or `None` if it does not exist. Reads the files
-/// instead of calling the C library, which would load modules into this statically linked program.
+/// Returns a group of this system with its members, or `None` if it does not exist. Reads the files
+/// itself, because the C library would load modules into this statically linked program.
 fn group(name: &str) -> std::io::Result<Option<Group>> {
     let groups = std::fs::read_to_string("/etc/group")?;
     let users = std::fs::read_to_string("/etc/passwd")?;
@@ -210,7 +212,7 @@ fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     };
     let group = fields(groups, name)?;
     let members = group.get(3).map_or("", |members| members);
-    // A member without an account cannot connect.
+    // A member without an account is skipped, because it cannot connect.
     let id = |member| fields(users, member)?.get(2)?.parse().ok();
     Some(Group {
         id: group.get(2)?.parse().ok()?,
@@ -218,7 +220,7 @@ fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     })
 }
 
-/// Returns whether any part of it needs a TAP.
+/// Returns whether any NIC or guest needs a TAP.
 pub(crate) fn needs_tap(config: &Config) -> bool {
     let mut nics = config.nics.iter();
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
@@ -231,13 +233,13 @@ pub(crate) fn needs_tap(config: &Config) -> bool {
         || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
 }
 
-/// Returns whether any part of it needs an AF_XDP socket.
+/// Returns whether any NIC needs an AF_XDP socket.
 pub(crate) fn needs_xdp(config: &Config) -> bool {
     let mut nics = config.nics.iter();
     nics.any(|nic| matches!(nic.kind, NicKind::Xdp { .. }))
 }
 
-/// Returns the CPUs that this process, and so its children, may run on.
+/// Returns the CPUs on which this process and its children may run.
 fn allowed_cpus() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None);
     let is_allowed = |&cpu: &usize| set.as_ref().is_ok_and(|set| set.is_set(cpu));
@@ -391,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_have_the_members_that_have_accounts() {
+    fn only_members_with_accounts_are_listed() {
         let groups = "root:x:0:\n# none\nlook:x:50:ann,gone,bob\nbad:x:y:\nlooks:x:51:";
         let users = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:\nbob:x:1001:1000::/:";
         let group = |id, members: &[u32]| {
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn tap_behind_a_device_is_a_tap() {
+    fn a_tap_behind_a_device_counts_as_a_tap() {
         for (wire, needs) in [("tap", true), ("memory", false)] {
             let text = format!(
                 "[[nic]]\nname = \"n\"\nkind = \"soft\"\naddresses = [\"10.0.0.1/24\"]\n\

@@ -1,5 +1,5 @@
-//! The program `grantway-lab`, which implements `demo`, `exp` and `prof`. It has a separate
-//! package, which may not be installed.
+//! Runs the program `grantway-lab`, which implements `demo`, `exp` and `prof`. Its separate package
+//! may not be installed.
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,15 +12,15 @@ use tool::{Failure, interrupt};
 const PROGRAM: &str = "grantway-lab";
 
 /// Executes `grantway-lab` with the same arguments, in this process. Returns only on failure.
-pub(crate) fn execute(command: &str) -> anyhow::Result<()> {
+pub(crate) fn exec_lab(command: &str) -> anyhow::Result<()> {
     let program = program(&format!("`grantway {command}`"))?;
     let words = std::env::args_os().skip(1);
     let error = Command::new(&program).args(words).exec();
     Err(error).with_context(|| format!("run {}", program.display()))
 }
 
-/// Samples a machine for `time` and prints the functions in which one of its domains ran.
-pub(crate) fn look_at(
+/// Profiles a machine for `time` and prints the functions in which one of its domains ran.
+pub(crate) fn print_profile(
     machine: &str,
     domain: &str,
     time: Duration,
@@ -36,7 +36,7 @@ pub(crate) fn look_at(
     // The child prints its own error.
     while child.try_wait().context("wait for the profile")?.is_none() {
         if let Err(interrupted) = interrupt::sleep(Duration::from_millis(20)) {
-            // The process may have ended.
+            // The process may already have exited.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
             child.wait().context("wait for the profile")?;
             return Err(interrupted.into());

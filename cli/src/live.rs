@@ -13,16 +13,17 @@ use tool::Failure;
 /// The guest to attach.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct AttachArgs {
-    /// Its name
+    /// Name of the guest
     pub(crate) guest: String,
-    /// Its network namespace: a name (`ip netns`), an absolute path, or the id of a process in it
+    /// The guest's network namespace: a name (`ip netns`), an absolute path, or the id of a process
+    /// in it
     #[arg(
         long,
         value_name = "NAME|PATH|PID",
         required_unless_present_any = ["file", "vhost_user"]
     )]
     pub(crate) netns: Option<String>,
-    /// Serve a virtual machine instead: its monitor's vhost-user socket, below
+    /// Serve a virtual machine instead, by the vhost-user socket of its monitor, below
     /// /run/grantway/vhost
     #[arg(
         long,
@@ -40,11 +41,11 @@ pub(crate) struct AttachArgs {
     /// driver domain
     #[arg(long, value_name = "N", requires = "vhost_user")]
     pub(crate) queues: Option<u32>,
-    /// An address of its interface, with the prefix length of its network; can be repeated
+    /// An address of the guest's interface, with the prefix length of its network; can be repeated
     #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
     pub(crate) addresses: Vec<Cidr>,
-    /// Use a free address and the gateway of this NIC's network; without a name, of the first NIC
-    /// that has an address, else of a guest's
+    /// Use a free address and the gateway of this NIC's network. Without a name, use the network of
+    /// the first NIC that has an address, or else the first network of a guest
     #[arg(
         long,
         value_name = "NIC",
@@ -56,22 +57,22 @@ pub(crate) struct AttachArgs {
     /// Accept an --ip whose network overlaps an address or route of the namespace
     #[arg(long, requires = "addresses")]
     pub(crate) allow_overlap: bool,
-    /// Its default route
+    /// The guest's default route
     #[arg(long, value_name = "IP", conflicts_with = "file")]
     pub(crate) gateway: Option<IpAddr>,
-    /// Its MAC; default: derived
+    /// The guest's MAC; default: derived from its name
     #[arg(long, conflicts_with = "file")]
     pub(crate) mac: Option<String>,
-    /// MTU of its interface, bytes
+    /// MTU of the guest's interface, bytes
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) mtu: Option<u32>,
-    /// Name of its interface; default: `eth0`
+    /// Name of the guest's interface; default: `eth0`
     #[arg(long, conflicts_with = "file")]
     pub(crate) ifname: Option<String>,
-    /// Limit of its traffic to the machine, megabits per second
+    /// Limit of traffic from the guest, megabits per second
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate: Option<f64>,
-    /// Limit of the traffic to it, megabits per second; above it frames wait
+    /// Limit of traffic to the guest, megabits per second. Frames above the limit wait
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate_to_guest: Option<f64>,
     /// A file with the contents of a `[[guest]]` section instead of these options: any endpoint,
@@ -135,7 +136,8 @@ impl AttachArgs {
     }
 }
 
-/// Returns a namespace in the form of a configuration file: the namespace of a process by its path.
+/// Returns a namespace in the form of a configuration file. Converts a process id to the path of
+/// that process's namespace.
 fn place(netns: &str) -> String {
     match netns.parse::<u32>() {
         Ok(pid) => format!("/proc/{pid}/ns/net"),
@@ -162,7 +164,7 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
     }
 }
 
-/// `grantway attach`.
+/// Executes `grantway attach`.
 pub(crate) fn attach(name: &str, guest: &AttachArgs, as_json: bool) -> anyhow::Result<()> {
     let guest = guest.section()?;
     let instance = Instance::connect(name)?;
@@ -181,7 +183,7 @@ pub(crate) fn attach(name: &str, guest: &AttachArgs, as_json: bool) -> anyhow::R
     ))
 }
 
-/// `grantway rules`.
+/// Executes `grantway rules`.
 pub(crate) fn rules(
     name: &str,
     guest: &str,
@@ -201,7 +203,7 @@ pub(crate) fn rules(
     output::print(&format!("{guest} has the new rules ({ms:.1} ms).\n"))
 }
 
-/// `grantway detach`.
+/// Executes `grantway detach`.
 pub(crate) fn detach(name: &str, guests: &[String], as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     for guest in guests {

@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `args` | command-line arguments |
-//! | `up` | starts and ends machines |
+//! | `up` | starts and stops machines |
 //! | `run` | runs a command behind a driver domain |
 //! | `files` | reads a configuration file and its fragments |
 //! | `host` | checks a configuration's requirements on this system; creates namespaces |
@@ -17,7 +17,7 @@
 //! | `trace` | traces a packet through the machine |
 //! | `top` | shows traffic, drops and CPU time |
 //! | `tables` | text output |
-//! | `volume` | frame and byte counts |
+//! | `volume` | counts of frames and bytes |
 //! | `output` | standard output, progress, exit status |
 //!
 //! The crate `client` implements the protocol of the control socket.
@@ -54,17 +54,17 @@ use tool::Failure;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&error),
+        Err(error) => return print_usage(&error),
     };
-    match carry_out(cli) {
+    match execute(cli) {
         Ok(code) => code,
         Err(error) => output::failed(&error),
     }
 }
 
 /// Prints help, the version, or an error in the arguments.
-fn not_understood(error: &clap::Error) -> ExitCode {
-    // If this fails, there is no other output.
+fn print_usage(error: &clap::Error) -> ExitCode {
+    // An error is ignored, because no other output is available.
     let _ = error.print();
     let is_run = || {
         let words = std::env::args_os().skip(1);
@@ -74,14 +74,14 @@ fn not_understood(error: &clap::Error) -> ExitCode {
             .is_some_and(|word| word == "run")
     };
     match u8::try_from(error.exit_code()) {
-        // Distinguishes this from the command's own status.
+        // This status differs from those of the command that `run` executes.
         Ok(code) if code != 0 && is_run() => ExitCode::from(run::exit::OWN_FAILURE),
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
+fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Up(options) => up::up(&options, json),
@@ -128,7 +128,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             instance,
         } => live::rules(&instance.name, &guest, &file, json),
         Command::Reload(args) => reload::reload(&args, json),
-        Command::Lab(command) => lab::execute(command.name()),
+        Command::Lab(command) => lab::exec_lab(command.name()),
         Command::Completions { shell } => completions(shell),
         Command::Manual { folder } => manual(&folder),
         Command::Internal { args } => internal(&args),

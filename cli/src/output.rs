@@ -15,8 +15,8 @@ pub(crate) fn is_journal() -> bool {
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }
 
-/// Writes lines to standard error, without terminal control codes; to the journal with their
-/// priority.
+/// Writes lines to standard error without terminal control codes. Lines for the journal begin with
+/// their priority.
 pub(crate) fn report(level: Level, who: &str, text: &str) {
     let prefix = if is_journal() { level.prefix() } else { "" };
     for line in clean::lines(text).lines() {
@@ -30,7 +30,7 @@ pub(crate) fn warn(warning: &dyn std::fmt::Display) {
     report(Level::Warning, "warning", &warning.to_string());
 }
 
-/// Returns a progress animation on standard error, visible if that is a terminal.
+/// Returns a progress animation on standard error, which is visible only on a terminal.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -53,7 +53,8 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
-/// Converts a client error that is the caller's mistake, such as an invalid option.
+/// Converts a client error. An error that is the user's mistake, such as an invalid option, becomes
+/// a usage error.
 pub(crate) fn refused(error: client::Error) -> anyhow::Error {
     match error {
         client::Error::Refused(text) => Failure::Usage(text).into(),

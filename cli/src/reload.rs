@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Options of `grantway reload`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
-    /// The configuration; fragments in the folder beside it are read, too
+    /// The configuration; fragments in the folder next to it are read, too
     #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
     /// Print the steps without executing them
@@ -22,7 +22,7 @@ pub(crate) struct ReloadArgs {
     name: Option<String>,
 }
 
-/// `grantway reload`.
+/// Executes `grantway reload`.
 pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     let files = files::read(&args.file)?;
     let (config, source) = config::parse_with_source(&files)?;
@@ -34,15 +34,15 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     };
     let sources: Vec<SourceFile> = files.iter().map(source_file).collect();
     let plan = instance.reload(sources.clone(), true).map_err(refused)?;
-    // Checks what the manager cannot check: namespaces, CPUs, files. A guest that is already
-    // attached has passed these checks.
-    let comes = |name: &str| {
+    // The manager cannot check namespaces, CPUs and files, so this process does. Guests that are
+    // already attached have passed these checks.
+    let will_attach = |name: &str| {
         let mut steps = plan.steps.iter();
         steps.any(|step| step.step == StepKind::Attach && step.domain == name)
     };
     let is_new = |step: &ReloadStep| matches!(step.step, StepKind::Attach | StepKind::Change);
     let new = plan.steps.iter().all(is_new);
-    source.check(host::check_guests(&config, new, comes))?;
+    source.check(host::check_guests(&config, new, will_attach))?;
     restore::warn_of_rules(&config);
     let outcome = match args.dry_run {
         true => plan,
@@ -65,7 +65,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the steps that were or would be done, as text.
+/// Returns the steps that were executed or planned, as text.
 fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
     let shown = match dry_run {
         true => outcome.steps.len(),

@@ -1,9 +1,9 @@
 //! Restores the host's network settings that machines changed, and reports obstacles to a machine's
 //! traffic.
 //!
-//! A machine with address translation enables forwarding, and disables it when it ends. A killed
-//! machine cannot do that. So its note (`client::write_note`) lists the settings that were off
-//! before, and the next `up`, `run` or `down` disables them again.
+//! A machine with address translation enables forwarding when it starts and disables it when it
+//! ends. A killed machine cannot disable it. Therefore its note (`client::write_note`) lists the
+//! settings that were off before, and the next `up`, `run` or `down` disables them again.
 
 use crate::host::networks;
 use crate::output;
@@ -14,10 +14,10 @@ use netdev::{forwarding, host_checks};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// The note of a machine.
+/// The note of a machine: the settings to restore if it is killed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct HostNote {
-    /// The system boot to which it belongs.
+    /// The id of the system boot in which the note was written.
     boot: String,
     uplinks: Vec<NattedNic>,
 }
@@ -27,23 +27,24 @@ struct HostNote {
 struct NattedNic {
     nic: String,
     ifname: String,
-    /// The namespace as the configuration names it; `None`: the machine's.
+    /// The namespace as the configuration names it; `None` means the machine's namespace.
     netns: Option<String>,
     /// The identity of this namespace when the machine started.
     namespace: Identity,
     addresses: Vec<Cidr>,
-    /// Settings that are off when no machine needs them.
+    /// Settings that were off before any machine enabled them.
     off_before: Vec<String>,
 }
 
 impl HostNote {
-    /// Returns the note of a machine with this configuration, or `None` if it changes nothing.
+    /// Returns the note of a machine with this configuration, or `None` if the machine changes no
+    /// setting.
     fn of(config: &Config) -> Option<Self> {
         let uplinks = translated(config).filter_map(|(nic, ifname, port)| {
             let netns = port.netns.clone();
             let namespace = identity(netns.as_deref())?;
             let addresses = port.addresses.clone();
-            // If the check fails, the machine's start reports the reason.
+            // If this check fails, the start of the machine reports the reason.
             let off_before =
                 host_checks::would_switch_on(netns.as_deref(), &networks(&addresses)).ok()?;
             Some(NattedNic {
@@ -62,7 +63,7 @@ impl HostNote {
         })
     }
 
-    /// Adds the uplinks of `other`, which the machine has until it is changed.
+    /// Adds the uplinks of `other`, which the machine has until the change.
     fn with(mut self, other: Self) -> Self {
         for mut uplink in other.uplinks {
             let same = |this: &&mut NattedNic| {
@@ -82,7 +83,7 @@ impl HostNote {
         self
     }
 
-    /// Keeps only the uplinks that `becomes` has, too.
+    /// Keeps only the uplinks that `becomes` also has.
     fn only(mut self, becomes: &Self) -> Self {
         self.uplinks.retain(|this| {
             let is_it = |other: &NattedNic| {
@@ -127,8 +128,8 @@ pub(crate) fn note(config: &Config) -> anyhow::Result<Option<String>> {
     HostNote::of(config).map(|note| note.text()).transpose()
 }
 
-/// Changes a running machine to `becomes` by calling `change`, which returns whether it completed
-/// the change. Meanwhile the note covers both the old and the new machine.
+/// Calls `change`, which changes a running machine to `becomes` and returns whether it completed
+/// the change. During the call, the note covers both the old and the new machine.
 pub(crate) fn noting_change<T>(
     name: &str,
     becomes: &Config,
@@ -154,7 +155,7 @@ pub(crate) fn noting_change<T>(
     Ok(changed)
 }
 
-/// Restores the settings that dead machines have left enabled, and reports it. Returns the names of
+/// Restores and reports the settings that dead machines have left enabled. Returns the names of
 /// these machines.
 pub(crate) fn restore_dead_machines() -> Vec<String> {
     let mut cleared = Vec::new();
@@ -168,7 +169,7 @@ pub(crate) fn restore_dead_machines() -> Vec<String> {
         let taken = note.uplinks.iter().map(restore_uplink);
         let taken: anyhow::Result<Vec<_>> = match note.boot == boot() {
             true => taken.collect(),
-            // The machine has left nothing.
+            // The machine has left no setting enabled.
             false => Ok(Vec::new()),
         };
         match taken {
@@ -178,7 +179,7 @@ pub(crate) fn restore_dead_machines() -> Vec<String> {
                     let keys = taken.join(", ");
                     output::warn(&format!(
                         "{name} did not shut down cleanly; {keys}, which it had enabled, is \
-                         switched off"
+                     disabled"
                     ));
                     cleared.push(name.to_owned());
                 }
@@ -202,7 +203,7 @@ pub(crate) fn restore_dead_machines() -> Vec<String> {
 
 fn restore_uplink(uplink: &NattedNic) -> anyhow::Result<Vec<&'static str>> {
     let Some(place) = place_of(uplink, None) else {
-        // The namespace no longer exists, and neither do its settings.
+        // The settings no longer exist, because their namespace does not.
         return Ok(Vec::new());
     };
     let off = &uplink.off_before;
@@ -210,8 +211,9 @@ fn restore_uplink(uplink: &NattedNic) -> anyhow::Result<Vec<&'static str>> {
     Ok(taken.unwrap_or_default())
 }
 
-/// Returns a name or path by which to enter the namespace of an uplink, `Some(None)` if it is the
-/// caller's namespace, and `None` if it no longer exists. The path may be that of a process in it.
+/// Returns a name or path by which to enter the namespace of an uplink. The path may belong to a
+/// process in the namespace. Returns `Some(None)` for the caller's namespace, and `None` if the
+/// namespace no longer exists.
 fn place_of(uplink: &NattedNic, process: Option<u32>) -> Option<Option<String>> {
     let is_it = |netns: Option<&str>| identity(netns) == Some(uplink.namespace);
     for netns in [uplink.netns.as_deref(), None] {
@@ -228,7 +230,7 @@ fn place_of(uplink: &NattedNic, process: Option<u32>) -> Option<Option<String>> 
     paths.find(|path| is_it(Some(path))).map(Some)
 }
 
-/// Removes the persistent interfaces of a dead machine from this namespace and from all named ones.
+/// Removes the persistent interfaces of a dead machine from this namespace and all named ones.
 pub(crate) fn remove_interfaces(name: &str) -> Vec<String> {
     let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let named = named.filter_map(|entry| entry.file_name().into_string().ok());
@@ -237,8 +239,8 @@ pub(crate) fn remove_interfaces(name: &str) -> Vec<String> {
     removed.flatten().collect()
 }
 
-/// Warns of the host's firewall rules that drop traffic which a machine with this configuration
-/// forwards.
+/// Warns about host firewall rules that drop traffic forwarded for a machine with this
+/// configuration.
 pub(crate) fn warn_of_rules(config: &Config) {
     for (nic, ifname, port) in translated(config) {
         let found =
@@ -249,8 +251,8 @@ pub(crate) fn warn_of_rules(config: &Config) {
     }
 }
 
-/// Warns of everything that blocks the address translation of a running machine and that this user
-/// may read. `core` is the process id of the machine's core.
+/// Warns about obstacles to a running machine's address translation, as far as this user can read
+/// them. `core` is the process id of the machine's core.
 pub(crate) fn warn_of_nat_faults(name: &str, core: u32) {
     let note = client::note_of(name).ok().flatten();
     let note = note.and_then(|text| serde_json::from_str::<HostNote>(&text).ok());

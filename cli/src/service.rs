@@ -1,9 +1,11 @@
 //! Reports the state of a machine in the foreground to the service manager (sd_notify(3)): that it
-//! is ready, its state, that it ends, and, as often as the unit requires, that it still answers.
+//! is ready, how many domains run, that it is stopping, and, as often as the unit requires, that it
+//! still answers.
 //!
-//! `grantway up` does this instead of the core, which handles no text and no environment. Moreover,
-//! an answer of the machine proves more than a sign of life of one process, since it involves the
-//! manager and the core. Without `NOTIFY_SOCKET` this module does nothing.
+//! `grantway up` sends these reports, because the core handles neither text nor environment
+//! variables. Moreover, an answer of the machine involves both the manager and the core, and thus
+//! proves more than the fact that one process runs. Without `NOTIFY_SOCKET` this module does
+//! nothing.
 
 use crate::output;
 use abi::machine::Status;
@@ -11,13 +13,13 @@ use client::{Error, Instance};
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Requests per period of the watchdog; two may remain unanswered.
+/// Requests per watchdog period. Two of them may remain unanswered.
 const REQUESTS_PER_PERIOD: u32 = 3;
 
 /// The machine as a service.
 pub(crate) struct Service {
-    /// The interval between requests to the machine, and the time of the next one; `None` if the
-    /// watchdog is off.
+    /// The interval between requests to the machine and the time of the next request, or `None` if
+    /// the watchdog is off.
     watch: Option<(Duration, Instant)>,
 }
 
@@ -25,7 +27,7 @@ impl Service {
     /// Reports that the machine is ready.
     pub(crate) fn ready(instance: &Instance) -> Self {
         let text = format!("{} is up", instance.name());
-        tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
+        notify(&[NotifyState::Ready, NotifyState::Status(&text)]);
         let period = sd_notify::watchdog_enabled();
         let pause = period.map(|period| period / REQUESTS_PER_PERIOD);
         Self {
@@ -33,7 +35,7 @@ impl Service {
         }
     }
 
-    /// Queries the machine when a request is due, and reports its answer.
+    /// Queries the machine if a request is due, and reports its answer.
     pub(crate) fn turn(&mut self, instance: &Instance, now: Instant) {
         let Some((pause, next)) = &mut self.watch else {
             return;
@@ -45,9 +47,9 @@ impl Service {
         match instance.status() {
             Ok(status) => {
                 let text = in_a_line(&status);
-                tell(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
+                notify(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
             }
-            // The machine is ending already; the caller detects that next.
+            // The machine is already ending, which the caller detects next.
             Err(Error::Io { .. }) => {}
             Err(error) => output::warn(&format!("the machine does not answer: {error}")),
         }
@@ -55,12 +57,12 @@ impl Service {
 
     /// Reports that the machine is ending.
     pub(crate) fn stopping(&self) {
-        tell(&[NotifyState::Stopping]);
+        notify(&[NotifyState::Stopping]);
     }
 }
 
-/// Sends states. An unreachable service manager does not end the machine.
-fn tell(states: &[NotifyState<'_>]) {
+/// Sends states. The machine continues if the service manager is unreachable.
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         output::warn(&format!("cannot notify systemd: {error}"));
     }

@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tool::Failure;
 
-/// How long `status` waits for the warnings of a driver domain. A domain that hangs is shown
+/// Maximum time that `status` waits for a driver domain's warnings. A domain that hangs is shown
 /// without them.
-const STAT: Duration = Duration::from_millis(500);
+const STAT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// `grantway status`.
+/// Executes `grantway status`.
 pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let status = instance.status()?;
     restore::warn_of_nat_faults(name, status.pid);
     let alive = || status.domains.iter().filter(|of| of.alive);
     let stat = |of: &DomainStatus| {
-        let stat = instance.relay_within(&of.report.name, &Request::Stat, STAT);
+        let stat = instance.relay_within(&of.report.name, &Request::Stat, STAT_TIMEOUT);
         Some((of.report.name.clone(), stat.ok()?))
     };
     let drivers = alive().filter(|of| of.report.program == Program::Driver);
@@ -38,13 +38,13 @@ pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     output::print(&(text + &tables::warnings(&warnings)))
 }
 
-/// Returns the state of the virtual machines of a domain, from its counters.
+/// Returns the state of a domain's virtual machines, from its counters.
 fn vms(domain: &str, stat: &Value) -> Vec<Value> {
     let vifs = stat["vifs"].as_object().into_iter().flatten();
     let vm = |(name, vif): (&String, &Value)| {
         let of = &vif["endpoint"];
         let flag = |key: &str| of[key].as_u64().map(|value| value != 0);
-        // The first queue of an interface counts for all.
+        // All queues of an interface report the same state, so only the first one is used.
         let number = name.split('.').next().unwrap_or_default();
         Some(json!({
             "interface": format!("{domain}-{number}"),
@@ -58,8 +58,8 @@ fn vms(domain: &str, stat: &Value) -> Vec<Value> {
     vifs.filter_map(vm).collect()
 }
 
-/// Returns a sentence for each interface and kind of forged frames, from the counters of all
-/// workers of the driver domain.
+/// Returns a sentence for each interface and each kind of forged frames, from the counters of all
+/// driver domain workers.
 fn forged(stats: impl Iterator<Item = Value>) -> Vec<String> {
     let mut found = BTreeMap::new();
     for stat in stats {
@@ -74,7 +74,7 @@ fn forged(stats: impl Iterator<Item = Value>) -> Vec<String> {
     found.into_values().collect()
 }
 
-/// `grantway grants`.
+/// Executes `grantway grants`.
 pub(crate) fn grants(name: &str, all: bool, as_json: bool) -> anyhow::Result<()> {
     let audit = Instance::connect(name)?.grants()?;
     if as_json {
@@ -84,7 +84,7 @@ pub(crate) fn grants(name: &str, all: bool, as_json: bool) -> anyhow::Result<()>
     }
 }
 
-/// `grantway metrics`.
+/// Executes `grantway metrics`.
 pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let text = "`metrics` has no JSON form; `grantway stat --json` prints the same counters";
@@ -98,7 +98,7 @@ pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::R
     output::print(&text)
 }
 
-/// Output form of counters.
+/// Output format of counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputForm {
     Lines,
@@ -107,7 +107,7 @@ pub(crate) enum OutputForm {
 }
 
 impl OutputForm {
-    /// Returns the form for the flags `--json` and `--table`.
+    /// Returns the format for the flags `--json` and `--table`.
     pub(crate) const fn of(json: bool, table: bool) -> Self {
         match (json, table) {
             (true, _) => Self::Json,
@@ -117,7 +117,7 @@ impl OutputForm {
     }
 }
 
-/// `grantway stat`.
+/// Executes `grantway stat`.
 pub(crate) fn stat(
     name: &str,
     domain: Option<&str>,
@@ -152,7 +152,7 @@ pub(crate) fn stat(
     }
 }
 
-/// Removes zeros, and objects that are empty without them.
+/// Removes zeros, and objects that become empty.
 fn leave_out_zeros(value: &mut Value) {
     if let Value::Object(object) = value {
         object.values_mut().for_each(leave_out_zeros);
@@ -165,7 +165,7 @@ fn leave_out_zeros(value: &mut Value) {
     }
 }
 
-/// `grantway restart`: restarts domains one after another.
+/// Executes `grantway restart`: restarts domains one after another.
 pub(crate) fn restart(name: &str, domains: &[String], as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     for domain in domains {
@@ -180,7 +180,7 @@ pub(crate) fn restart(name: &str, domains: &[String], as_json: bool) -> anyhow::
     Ok(())
 }
 
-/// `grantway set`.
+/// Executes `grantway set`.
 pub(crate) fn set(
     name: &str,
     domain: &str,

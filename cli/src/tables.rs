@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use tool::clean;
 
-/// Returns a table; its columns from `numbers` onward are numbers.
+/// Returns an empty table whose columns from index `numbers` onward hold numbers.
 pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
     table
@@ -30,7 +30,7 @@ fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// `grantway status`.
+/// Formats the output of `grantway status`.
 pub(crate) fn status(status: &Status) -> String {
     let mut text = format!(
         "{}: monitor {}, up for {:.0} s{}, own CPU time {}\n",
@@ -96,7 +96,8 @@ pub(crate) fn status(status: &Status) -> String {
     text
 }
 
-/// Returns the state of virtual machines, for `grantway status`; empty if there are none.
+/// Formats the state of virtual machines for `grantway status`. Returns an empty text without
+/// virtual machines.
 pub(crate) fn virtual_machines(vms: &[Value]) -> String {
     if vms.is_empty() {
         return String::new();
@@ -123,7 +124,7 @@ pub(crate) fn virtual_machines(vms: &[Value]) -> String {
     format!("{rows}\n")
 }
 
-/// Returns the state of a domain, and how often it was restarted.
+/// Returns the state of a domain and the number of its restarts.
 fn state(domain: &DomainStatus) -> String {
     let count = domain.restarts.as_ref().map_or(0, |r| r.count);
     let mut state = domain.state.clone();
@@ -139,16 +140,16 @@ fn state(domain: &DomainStatus) -> String {
 
 /// Explains the columns of [`grants`].
 const GRANTS_LEGEND: &str = "\
-owned: pages of the domain; granted: pages of it that another domain may use;
+owned: pages of the domain; granted: its pages that another domain may use;
 mapped: pages of other domains that it can access now, until these or the monitor revoke them
 leaked: grants, mappings and pages without an owner; any value but 0 is a bug in the monitor";
 /// Explains the column that only machines of `up --lab` have.
 const CLASSIC_LEGEND: &str = "in use: grants of the classic table that another domain uses now";
 
-/// `grantway grants`.
+/// Formats the output of `grantway grants`.
 pub(crate) fn grants(audit: &Audit, all: bool) -> String {
-    // Persistently mapped grants have no entry in the classic table: a column of zeros would
-    // suggest that none is in use.
+    // Persistently mapped grants have no entry in the classic table. A column of zeros would
+    // wrongly suggest that no grant is in use.
     let has_classic = audit.domains.iter().any(|domain| !domain.in_use.is_empty());
     let mut header = vec!["domain", "pages owned", "granted", "mapped of others"];
     header.extend(has_classic.then_some("in use"));
@@ -202,8 +203,8 @@ pub(crate) fn grants(audit: &Audit, all: bool) -> String {
     text
 }
 
-/// Flattens a value to paths: `driver.ports.web-0.drops.no_buffer: 12`. The domain chooses names
-/// and values; each stays within its line.
+/// Flattens a value to paths: `driver.ports.web-0.drops.no_buffer: 12`. Names and values are chosen
+/// by the domain, so each is confined to its line.
 pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
@@ -225,7 +226,7 @@ pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>
     }
 }
 
-/// Formats counters as `ethtool -S` does.
+/// Formats counters like `ethtool -S`.
 pub(crate) fn stat_lines(stats: &Value) -> String {
     let mut flat = Vec::new();
     flatten("", stats, &mut flat);
@@ -241,7 +242,7 @@ pub(crate) fn warnings(warnings: &[String]) -> String {
     warnings.iter().map(line).collect()
 }
 
-/// `grantway stat --table`: formats one table for each part of a domain.
+/// Formats the output of `grantway stat --table`: one table for each part of a domain.
 pub(crate) fn stat_table(stats: &Value) -> String {
     let mut flat = Vec::new();
     flatten("", stats, &mut flat);
@@ -272,7 +273,8 @@ fn addresses(list: &[Cidr]) -> String {
         .join(", ")
 }
 
-/// Returns the place of the kernel's end of a TAP, and how to run a program there.
+/// Returns the location of the kernel's end of a TAP, and the command prefix that runs a program
+/// there.
 fn location_of(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     let ifname = ifname.unwrap_or_default();
     match &port.netns {
@@ -288,10 +290,10 @@ fn location_of(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     }
 }
 
-/// Where a port is, its addresses, and how to run programs there.
+/// The location of a port, its addresses, and the command prefix that runs a program there.
 type PortLocation = (String, String, String);
 
-/// Returns a table of every NIC and interface of a machine, and how to reach it.
+/// Returns a table of all NICs and interfaces of a machine, with their locations.
 fn ports(config: &Config) -> Table {
     let mut ports = table(&["port", "where", "addresses", "run programs by"], 4);
     for (n, nic) in config.nics.iter().enumerate() {
@@ -542,7 +544,7 @@ mod tests {
         );
         assert!(!short.contains("77"));
         assert!(grants(&audit, true).contains("77"));
-        // If no classic table is in use, the table of mapped pages has no such column.
+        // If no classic grant is in use, the table has no such column.
         assert!(short.contains("in use: grants of the classic table"));
         audit.domains[0].in_use.clear();
         let text = grants(&audit, false);

@@ -1,8 +1,8 @@
 //! `grantway trace`: follows one packet, hop by hop, through one domain or through all domains on
-//! its way.
+//! its path.
 //!
 //! Each domain traces the first packet of its next batch. Equal headers show that two domains have
-//! traced the same packet; otherwise all are armed again.
+//! traced the same packet. Otherwise all domains are armed again.
 
 use crate::{output, tables};
 use abi::machine::{DomainStatus, Program};
@@ -16,8 +16,8 @@ use tool::{Failure, clean, interrupt};
 
 /// Interval between checks for a finished trace.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long to search for a packet that a guest has also traced, after the driver domain has
-/// finished one trace.
+/// After the driver domain's first finished trace, the time spent on a search for a packet that a
+/// guest has also traced.
 const MATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn trace(
@@ -75,8 +75,8 @@ pub(crate) fn drivers_and_guests(
     Ok((names(drivers), names(guests)))
 }
 
-/// Arms the domains and waits until one of the first has traced a packet. Returns its trace and
-/// those of the others that traced the same packet, or `None` if no packet arrived in time.
+/// Arms the domains and waits until one of `firsts` has traced a packet. Returns its trace and the
+/// traces of `others` that show the same packet, or `None` if no packet arrived in time.
 fn follow(
     instance: &Instance,
     firsts: &[String],
@@ -87,7 +87,7 @@ fn follow(
         let reply = instance.relay(domain, &Request::Trace)?;
         Ok(reply.get("trace").cloned().unwrap_or(Value::Null))
     };
-    // The answer to arming belongs to an earlier request.
+    // The answer to this request may hold a trace of an earlier request, so it is discarded.
     for domain in others.iter().chain(firsts) {
         ask(domain)?;
     }
@@ -121,7 +121,7 @@ fn follow(
     Ok(Some(traces))
 }
 
-/// Returns one list of hops, in order of time.
+/// Returns the hops of all traces as one list, in order of time.
 fn join(traces: &[(String, Value)]) -> Value {
     let from = |trace: &Value| trace["from_tsc"].as_u64().unwrap_or(0);
     let start = traces.iter().map(|(_, trace)| from(trace)).min();

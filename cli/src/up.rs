@@ -44,7 +44,7 @@ pub(crate) struct UpOptions {
     pub(crate) metrics_port: Option<u16>,
 }
 
-/// `grantway xen`: becomes the driver domain of a real Xen. Returns only on failure.
+/// Executes `grantway xen`: becomes the driver domain of a real Xen. Returns only on failure.
 pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
     let name = config::parse(
         &config.to_string_lossy(),
@@ -68,10 +68,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Suffix that the kernel appends to the path of a deleted program.
 pub(crate) const DELETED: &str = " (deleted)";
 
-/// Set in the process inside the user namespace: the process id of the one outside.
+/// The environment variable that passes the outer process's id to the process inside the user
+/// namespace.
 const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
-/// `grantway up`.
+/// Executes `grantway up`.
 pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     let (config, mut machine) = load(options)?;
     client::check_limits(&machine)?;
@@ -110,7 +111,8 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
         }
     }
     restore::restore_dead_machines();
-    // Signals are caught before the monitor starts, so that none can leave it behind.
+    // Signals are caught before the monitor starts, so that no signal can end this process and
+    // leave the monitor running.
     let signals = Signals::new(END_SIGNALS).context("signals")?;
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = start_options(options, &config)?;
@@ -150,7 +152,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the options of the machine's start.
+/// Returns the options for starting the machine.
 fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client::Options> {
     Ok(client::Options {
         program: match options.lab {
@@ -170,7 +172,7 @@ fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client:
     })
 }
 
-/// Waits until the machine ends, or a signal requests its end.
+/// Waits until the machine ends or a signal requests its end.
 fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     let mut service = Service::ready(&instance);
     let asked = loop {
@@ -181,7 +183,7 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
         service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
-            // `grantway down` in another process has ended it.
+            // Another process has ended the machine with `grantway down`.
             Some(status) if status.success() => return Ok(()),
             Some(status) => anyhow::bail!(
                 "{} has ended unexpectedly ({status}); its log is {}",
@@ -196,7 +198,8 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     service.stopping();
     let spinner = output::spinner(&format!("{}: ending", instance.name()));
     let ended = match asked {
-        // A stopped service may be started again.
+        // SIGTERM keeps the record of attached guests, because a stopped service may be started
+        // again.
         SIGTERM => instance.stop(),
         _ => instance.down(),
     };
@@ -204,8 +207,8 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     ended.context("going down")
 }
 
-/// Releases the machine without ending it, so that its persistent parts stay, and executes the
-/// installed program in this process, with the same arguments. Returns only if that fails.
+/// Releases the machine without removing its persistent parts, and executes the installed program
+/// in this process with the same arguments. Returns only on failure.
 fn exec_new_version(instance: Instance) -> anyhow::Error {
     let begun = || {
         let own = std::env::current_exe().context("find this program's file")?;
@@ -223,7 +226,7 @@ fn exec_new_version(instance: Instance) -> anyhow::Error {
     }
 }
 
-/// Reads the file and checks everything that can be checked without starting the machine.
+/// Reads the file and checks everything that can be checked without a start of the machine.
 fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let files = files::read(&options.config)?;
     let (mut config, source) = config::parse_with_source(&files)?;
@@ -233,7 +236,7 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     }
     if let Some(name) = &options.name {
         config.name.clone_from(name);
-        // The file's name was valid, so only the new one can be invalid.
+        // The name in the file was valid, so only the new name can be invalid.
         client::check_name(name)?;
     }
     let machine = config::live::machine(&config, &files)?;
@@ -258,29 +261,29 @@ fn lab_grants_finding(grants: GrantMode) -> Finding {
         what: format!("grants = \"{word}\" exists only for comparisons"),
         remedy: format!(
             "write \"counted\", or start the machine by {} with `grantway up --lab` (`grantway \
-             exp` does so by itself)",
+             exp` does so automatically)",
             client::MONITOR_OF_COMPARISONS
         ),
     }
 }
 
-/// Restarts this program as root of a user namespace with a new network namespace: TAPs need
-/// CAP_NET_ADMIN, which the caller lacks.
+/// Restarts this program as root of a user namespace with a new network namespace, because TAPs
+/// need CAP_NET_ADMIN, which the caller lacks.
 fn restart_in_user_namespace(config: &Config) -> anyhow::Result<()> {
     let what = format!("machine {} has TAPs: that", config.name);
     let mut child = host::in_new_namespaces(&what)?
         .env(INSIDE, parent::own()?.to_string())
         .spawn()
-        .context("start again inside a user namespace")?;
-    // Returns the child's result. Passes signals to the child, which must clean up. (Ctrl-C also
-    // reaches the child directly; a second signal is harmless.)
+        .context("restart inside a user namespace")?;
+    // Signals are passed to the child, which must clean up. Ctrl-C also reaches the child directly,
+    // but a second signal is harmless.
     interrupt::watch();
     let status = loop {
         if let Some(status) = child.try_wait().context("wait for the program inside")? {
             break status;
         }
         if interrupt::sleep(Duration::from_millis(20)).is_err() {
-            // It may have ended just now.
+            // The child may already have exited.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
             break child.wait().context("wait for the program inside")?;
         }
@@ -288,7 +291,7 @@ fn restart_in_user_namespace(config: &Config) -> anyhow::Result<()> {
     std::process::exit(status.code().unwrap_or(1))
 }
 
-/// `grantway down`.
+/// Executes `grantway down`.
 pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
     let said = |text: String| match as_json {
         true => output::json(&json!({ "name": name, "down": true })),
@@ -298,7 +301,7 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
         Err(none @ client::Error::NoInstance { .. }) => match remove_leftovers(name) {
             Ok(left) if left.is_empty() => return Err(none.into()),
             Ok(left) => return said(format!("{name} was not running; {}.\n", left.join(", "))),
-            // The machine has started meanwhile.
+            // The machine has started in the meantime.
             Err(client::Error::Running(_)) => Instance::connect(name)?,
             Err(error) => return Err(error.into()),
         },
@@ -312,7 +315,7 @@ pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
     said(format!("{name} is down.\n"))
 }
 
-/// Removes the leftovers of a dead machine. Returns a description of each.
+/// Removes everything that a dead machine has left. Returns a description of each removed item.
 fn remove_leftovers(name: &str) -> Result<Vec<String>, client::Error> {
     let mut left = Vec::new();
     if restore::restore_dead_machines()

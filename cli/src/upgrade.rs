@@ -1,11 +1,11 @@
 //! `grantway upgrade`: switches a running machine to the installed programs.
 //!
-//! The manager restarts the driver domains, then the core restarts the helpers: no connection ends.
-//! The core and the guests keep running unchanged. So the programs must match this core: its own
-//! file and the installed one must have the same version. If they differ, a new machine replaces
-//! this one: on a signal, `grantway up` in the foreground starts it, and attaches every attached
-//! guest again. The signal is sent only if the installed program accepts the arguments of this
-//! `grantway up`.
+//! The manager restarts the driver domains, then the core restarts the helpers. Connections
+//! survive. The core and the guests keep running unchanged. Therefore the programs must match the
+//! running core: its file and the installed core must have the same version. If the versions
+//! differ, a new machine replaces the running one: on a signal, `grantway up` in the foreground
+//! starts it and reattaches every attached guest. The signal is sent only if the installed program
+//! accepts the arguments of this `grantway up`.
 
 use crate::instance_arg::InstanceArg;
 use crate::run::signals::catches;
@@ -27,30 +27,30 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tool::{Failure, interrupt};
 
-/// Helpers, which the core restarts without a request.
+/// Helpers, which the core restarts whenever they exit.
 const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
-/// How long a helper may take to restart.
-const BACK: Duration = Duration::from_secs(10);
+/// Timeout for the restart of a helper.
+const RESTART_HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a machine may take to restart with all attached guests.
+/// Timeout for the restart of a machine with all attached guests.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Selects machines.
+/// The machines to upgrade.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Machines {
     /// Every machine of this user
     #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// The machine of this configuration file; with `--all`, skip it if it does not run, and exit
-    /// with status 3 only if this machine cannot be upgraded
+    /// The machine of this configuration file. With `--all`, skip this machine if it does not run,
+    /// and exit with status 3 only if this machine cannot be upgraded
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     file: Option<PathBuf>,
     #[command(flatten)]
     which: InstanceArg,
 }
 
-/// `grantway upgrade`, for one machine or all.
+/// Executes `grantway upgrade`, for one machine or all.
 pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     interrupt::watch();
     let named = || match &which.file {
@@ -58,9 +58,9 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
         None => Ok(which.which.name.clone()),
     };
     if !which.all {
-        return one(&named()?, as_json);
+        return upgrade_one(&named()?, as_json);
     }
-    // The file's machine is the first, and decides the exit status.
+    // The file's machine is upgraded first, and decides the exit status.
     let mut failures = Vec::new();
     let mut names = client::names()?;
     let own = which.file.is_some().then(named).transpose();
@@ -70,7 +70,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     });
     names.sort_by_key(|name| Some(name) != own.as_ref());
     for name in names {
-        let Err(error) = one(&name, as_json) else {
+        let Err(error) = upgrade_one(&name, as_json) else {
             continue;
         };
         let decides = which.file.is_none() || Some(&name) == own.as_ref();
@@ -79,7 +79,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
             false => Failure::Failed(format!("{name}: {error:#}")).into(),
         });
     }
-    // The first failure decides the exit status; all are reported.
+    // The first failure decides the exit status. All failures are reported.
     let mut failures = failures.into_iter();
     let Some(first) = failures.next() else {
         return Ok(());
@@ -88,7 +88,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     Err(first)
 }
 
-fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
+fn upgrade_one(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let began = Instant::now();
     let mut status = instance.status()?;
@@ -106,7 +106,7 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     })?;
     let (version, installed) = versions(core)?;
     if version != installed {
-        return another(&instance, (core, version, installed), &status, as_json);
+        return replace_machine(&instance, (core, version, installed), &status, as_json);
     }
     // Drivers come first, because a driver serves an older manager, but not a newer one.
     let domains = [Program::Driver, Program::Device].map(|program| {
@@ -156,8 +156,8 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     ))
 }
 
-/// Replaces a machine whose core is of another version.
-fn another(
+/// Replaces a machine whose core differs in version from the installed core.
+fn replace_machine(
     instance: &Instance,
     (core, version, installed): (u32, u32, u32),
     before: &Status,
@@ -260,8 +260,8 @@ fn check(name: &str, up: Pid) -> anyhow::Result<()> {
     Err(Failure::Failed(text).into())
 }
 
-/// Returns the process id of the `grantway up` that started a core and waits for it, if it accepts
-/// the signal.
+/// Returns the process id of the `grantway up` that started a core and waits for it, if that
+/// process handles the signal.
 fn foreground(core: u32) -> Option<Pid> {
     let words = fs::read(format!("/proc/{core}/cmdline")).ok()?;
     if !keeps_guests(&words) {
@@ -276,14 +276,14 @@ fn foreground(core: u32) -> Option<Pid> {
 }
 
 /// Returns whether a core with these arguments keeps its attached guests for the next machine. The
-/// core of `grantway run`, which forwards signals to its command, does not.
+/// core of `grantway run` does not, and `grantway run` would forward the signal to its command.
 fn keeps_guests(words: &[u8]) -> bool {
     words
         .split(|byte| *byte == 0)
         .any(|word| word == b"--state")
 }
 
-/// Returns whether a process has ended.
+/// Returns whether a process has exited.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut watched = [PollFd::new(process, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
@@ -335,19 +335,19 @@ fn version_within(bytes: &[u8]) -> Option<u32> {
     version_in(bytes.get(at..)?, ALIGN)
 }
 
-/// Ends a helper of a core, and waits until its replacement runs.
+/// Terminates a helper of a core, and waits until its replacement runs.
 fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
     let before = running(core, helper);
     for pid in &before {
         let Some(pid) = Pid::from_raw(pid.cast_signed()) else {
             continue;
         };
-        // If the helper has just ended, its replacement starts as well.
+        // If the helper has already exited, its replacement also starts.
         if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
             let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
-    let until = Instant::now() + BACK;
+    let until = Instant::now() + RESTART_HELPER_TIMEOUT;
     while !running(core, helper)
         .iter()
         .any(|pid| !before.contains(pid))
@@ -361,10 +361,10 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the running processes of this program that a core has started.
+/// Returns the running processes of a program that a core has started.
 fn running(core: u32, program: &str) -> Vec<u32> {
-    // The executable identifies them: a process that has ended, or has not executed the program
-    // yet, has another one or none.
+    // The path of the executable identifies them. A process that has exited or has not executed the
+    // program yet has another path or none.
     let is_program = |pid: &u32| {
         let file = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let name = file.file_name().unwrap_or_default().to_string_lossy();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// A number of frames, and their bytes.
+/// A number of frames and their total bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) frames: u64,
@@ -10,7 +10,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// Returns a domain's counters of a port's traffic in one direction: `in` or `out`. Invalid
+    /// Reads a domain's counters of a port's traffic in one direction: `in` or `out`. Invalid
     /// numbers count as zero.
     pub(crate) fn of(traffic: &Value, way: &str) -> Self {
         let count = |what| traffic[format!("{way}_{what}")].as_u64().unwrap_or(0);
@@ -20,7 +20,7 @@ impl Volume {
         }
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of both counts.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             frames: self.frames.saturating_add(other.frames),
@@ -28,7 +28,7 @@ impl Volume {
         }
     }
 
-    /// Returns the difference to `before`, or zero if it is negative.
+    /// Returns the difference to `before`. Negative differences become zero.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             frames: self.frames.saturating_sub(before.frames),

@@ -1,4 +1,4 @@
-//! Compares the interfaces, bridges and networks that a machine creates with those that its
+//! Compares the interfaces, bridges and networks that a machine needs with those that its
 //! namespaces already have.
 
 use config::{Cidr, Config, ConfigPart, Endpoint, Finding, KernelPort};
@@ -16,14 +16,15 @@ struct CreatedInterface<'a> {
     networks: Vec<Subnet>,
 }
 
-/// Returns the interfaces of a configuration that cannot be created, judged only by their
+/// Returns the interfaces of a configuration that cannot be created because of the state of their
 /// namespaces.
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let all = created_interfaces(config);
     for (n, this) in all.iter().enumerate() {
         obstacles(config, this, &mut found);
-        // An interface is rejected if it overlaps one that is created before it.
+        // An interface is rejected if its network overlaps that of an interface that is created
+        // before it.
         let earlier = all
             .iter()
             .take(n)
@@ -120,7 +121,7 @@ fn obstacles(config: &Config, this: &CreatedInterface<'_>, found: &mut Vec<Findi
         networks: &this.networks,
     };
     let obstacles = match this.netns() {
-        // If this user is not root, a machine with TAPs gets a new network namespace.
+        // For other users than root, a machine with TAPs gets a new network namespace.
         None if !rustix::process::geteuid().is_root() => this
             .bridge
             .map_or_else(Vec::new, |_| vec![Obstacle::NoBridge]),
@@ -136,7 +137,7 @@ fn obstacles(config: &Config, this: &CreatedInterface<'_>, found: &mut Vec<Findi
         found.push(match obstacle {
             Obstacle::NameTaken => {
                 let what = format!("the interface {ifname} already exists in {place}");
-                let remedy = "choose another name for this one (`ifname`)".to_owned();
+                let remedy = "choose another name for the new interface (`ifname`)".to_owned();
                 this.finding("ifname", what, remedy)
             }
             Obstacle::NoBridge => {
@@ -157,7 +158,8 @@ fn obstacles(config: &Config, this: &CreatedInterface<'_>, found: &mut Vec<Findi
     }
 }
 
-/// Returns the overlap of an interface with one that is created before it in the same namespace.
+/// Returns a finding if the network of `this` overlaps that of `earlier`, which is created before
+/// it in the same namespace.
 fn conflict(earlier: &CreatedInterface<'_>, this: &CreatedInterface<'_>) -> Option<Finding> {
     let place =
         |made: &CreatedInterface<'_>| made.netns().map_or(PathBuf::from(netns::OWN), netns::path);

@@ -27,8 +27,8 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["no_uplink", "machine"]
     )]
     pub(crate) forward: Vec<String>,
-    /// Limit of the command's open connections through this system; an eighth of it limits new
-    /// connections per second; 0: unlimited
+    /// Limit of the command's open connections through this system. New connections per second are
+    /// limited to an eighth of it. 0: unlimited
     #[arg(
         long,
         value_name = "N",
@@ -56,31 +56,30 @@ pub(crate) struct RunArgs {
         value_parser = processes::parse
     )]
     pub(crate) processes: u32,
-    /// Also wait for all processes that the command leaves running; by default they are killed when
-    /// the command ends
+    /// Also wait for all processes that the command leaves running. By default they are killed when
+    /// the command exits
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Report at the end, on standard error, the driver domain's access and the traffic
+    /// At the end, report the driver domain's access and the traffic on standard error
     #[arg(long)]
     pub(crate) report: bool,
     /// Do not report missing features
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Name of the instance, for `grantway status --name` and others; default: run-PID
+    /// Name of the instance, for options such as `grantway status --name`; default: run-PID
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Attach the command to this running machine instead of starting one for it; detach it when it
-    /// ends
+    /// Attach the command to this running machine instead of a new one, and detach it when it exits
     #[arg(long, value_name = "INSTANCE", conflicts_with = "name")]
     pub(crate) machine: Option<String>,
-    /// Its name as a guest of that machine; default: run-PID
+    /// Name of the command as a guest of that machine; default: run-PID
     #[arg(long, value_name = "NAME", requires = "machine")]
     pub(crate) guest: Option<String>,
     /// The NIC whose network provides the command's address, unless --ip is given; default: the
-    /// first NIC with an address, else a guest's network
+    /// first NIC with an address, or else the first network of a guest
     #[arg(long, value_name = "NIC", requires = "machine", conflicts_with = "ip")]
     pub(crate) network: Option<String>,
-    /// Its default route there, with --ip; default: none
+    /// The command's default route, with --ip; default: none
     #[arg(long, value_name = "IP", requires_all = ["machine", "ip"])]
     pub(crate) gateway: Option<IpAddr>,
     /// The command and its arguments
@@ -97,5 +96,5 @@ pub(crate) const AFTER_HELP: &str = "Examples:\n  \
     grantway run --machine office -- curl http://10.0.0.2/\n  \
     grantway run --machine office --ip 10.0.0.9/24 --gateway 10.0.0.1 -- bash\n  \
     grantway run -- bash\n\n\
-    Exit status: the command's; 128 and the number of the signal that has ended it; \
+    Exit status: the command's; 128 and the number of the signal that killed it; \
     125 if grantway itself fails,\n126 if the command cannot be executed, 127 if it does not exist";

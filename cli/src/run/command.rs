@@ -26,13 +26,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 enum RunEvent {
     /// The first process runs.
     Started(Pid1),
-    /// The first process has ended.
+    /// The first process has exited.
     Ended(anyhow::Result<ExitStatus>),
     /// A signal for the command.
     Signal(Signal),
 }
 
-/// The first process.
+/// The first process of the command's namespaces.
 struct Pid1 {
     pid: u32,
     pidfd: OwnedFd,
@@ -41,7 +41,7 @@ struct Pid1 {
 impl Pid1 {
     fn forward_signal(&self, signal: Signal) {
         signals::wait_until_caught(self.pid, signal);
-        // It may have ended just now.
+        // The process may have exited already.
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn run(
         scope.spawn(move || {
             let ended = netns.enter(|| run_to_exit(&mut pid1, &of_command));
             let ended = ended.map_err(anyhow::Error::from).and_then(|ended| ended);
-            // The receiver waits for this event.
+            // The receiver exists, because it waits for this event.
             let _ = of_command.send(RunEvent::Ended(ended));
         });
         scope.spawn(move || {
@@ -80,8 +80,8 @@ pub(super) fn run(
     })
 }
 
-/// Starts the first process in new namespaces, and waits for it. The first process ends when this
-/// thread, its parent, does.
+/// Starts the first process in new namespaces and waits for it. The first process exits when this
+/// thread, its parent, exits.
 fn run_to_exit(pid1: &mut Command, events: &Sender<RunEvent>) -> anyhow::Result<ExitStatus> {
     unshare().map_err(|e| {
         Failure::CannotRun(format!(
@@ -90,7 +90,7 @@ fn run_to_exit(pid1: &mut Command, events: &Sender<RunEvent>) -> anyhow::Result<
     })?;
     let mut child = pid1.spawn().context("start the command")?;
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    // The receiver exists until this returns.
+    // The receiver exists until this function returns.
     let _ = events.send(RunEvent::Started(Pid1 {
         pid: child.id(),
         pidfd: pidfd.context("watch the command")?,
@@ -98,7 +98,7 @@ fn run_to_exit(pid1: &mut Command, events: &Sender<RunEvent>) -> anyhow::Result<
     child.wait().context("wait for the command")
 }
 
-/// Moves the thread's future children to a new PID namespace and a new mount namespace.
+/// Moves the future children of this thread to a new PID namespace and a new mount namespace.
 #[expect(
     deprecated,
     reason = "only the flag FILES, not passed here, makes the call unsafe"
@@ -124,12 +124,12 @@ fn watch(happened: &Receiver<RunEvent>, machine: &mut CommandMachine) -> anyhow:
             },
             Ok(RunEvent::Ended(ended)) => return Ok(exit::status(ended?)),
             Err(RecvTimeoutError::Timeout) => {
-                // Sent once, and only when the first process exists.
+                // The signal is sent once, and only if the first process exists.
                 if let Some(pid1) = &pid1
                     && let Some(why) = machine.ended()
                 {
                     output::report(Level::Warning, "grantway", &why);
-                    // The same signal as when a terminal closes.
+                    // A closed terminal causes the same signal.
                     pid1.forward_signal(Signal::HUP);
                 }
             }

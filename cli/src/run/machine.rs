@@ -1,5 +1,5 @@
-//! The machine that the command is behind: either a machine that starts and ends with the command,
-//! or a running one, to which the command is attached. Only this module distinguishes the two.
+//! The machine that connects the command: either a machine that starts and ends with the command,
+//! or a running machine, to which the command is attached. Only this module distinguishes the two.
 
 use super::RunArgs;
 use super::netns_holder::NetnsHolder;
@@ -20,25 +20,25 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use tool::Failure;
 
-/// The machine that the command is behind.
+/// The machine that connects the command.
 pub(super) struct CommandMachine {
-    /// `None` once it has ended.
+    /// The running instance; `None` after it has ended.
     instance: Option<Instance>,
     ownership: Ownership,
 }
 
 /// The owner of the machine.
 enum Ownership {
-    /// The command's machine, and its log, which is already unlinked, so that it cannot be left
-    /// behind.
+    /// The command's machine, with its log, which is already unlinked and therefore cannot remain
+    /// on disk.
     Own(Option<File>),
     /// A machine that was already running.
     Shared {
-        /// The core's process: it ends when the machine does.
+        /// The core's process, which exits when the machine ends.
         core: OwnedFd,
         /// The command's name as a guest.
         guest: String,
-        /// Makes the command's namespace visible to the machine.
+        /// Keeps the command's namespace visible to the machine.
         _netns_holder: NetnsHolder,
         /// Duration of the attachment, milliseconds.
         took_ms: f64,
@@ -70,14 +70,14 @@ impl CommandMachine {
         let started = Instance::start(&machine, &options);
         if let Err(error) = &started {
             restore::restore_dead_machines();
-            // The reason is in the error, unless the error refers to the log.
+            // Only this error refers to the log, so the log is kept.
             if matches!(error, client::Error::Start { .. }) {
                 remove_log(client::runtime_dir()?.join(format!("{name}.log")));
             }
         }
         let instance = started?;
         let log = File::open(instance.log()).ok();
-        // Its writers have opened it, so it can be unlinked.
+        // The log's writers have opened it, so it can be unlinked.
         remove_log(instance.log().to_owned());
         Ok(Self {
             instance: Some(instance),
@@ -143,7 +143,7 @@ impl CommandMachine {
         folder.map(Path::to_owned)
     }
 
-    /// Returns how the machine has ended before the command, if it has.
+    /// Returns a description of the machine's end, if the machine ended before the command.
     pub(super) fn ended(&mut self) -> Option<String> {
         let instance = self.instance.as_mut()?;
         let how = match &self.ownership {
@@ -187,7 +187,7 @@ impl CommandMachine {
         })
     }
 
-    /// Ends the command's machine and everything set up for it, or detaches the command.
+    /// Ends the command's machine and removes everything set up for it, or detaches the command.
     pub(super) fn end(self) {
         let Some(instance) = self.instance else {
             return;
@@ -197,7 +197,7 @@ impl CommandMachine {
             Ownership::Shared { guest, .. } => ("leaving", instance.detach(guest).map(drop)),
         };
         if let Err(error) = ended {
-            // The command's exit status takes precedence.
+            // The error is only reported, because the command's exit status takes precedence.
             output::report(Level::Warning, "grantway", &format!("{what}: {error}"));
         }
         if matches!(self.ownership, Ownership::Own(_)) {
@@ -206,13 +206,14 @@ impl CommandMachine {
     }
 }
 
-/// Returns whether a process has ended.
+/// Returns whether a process has exited.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Removes logs and metrics sockets of machines whose `grantway run` was killed during their start.
+/// Removes the logs and metrics sockets of machines whose `grantway run` was killed during the
+/// start.
 fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
     let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
     for entry in entries {
@@ -228,19 +229,19 @@ fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
     }
 }
 
-/// Returns whether this process exists in the namespace that `/proc` shows.
+/// Returns whether a process with this id exists in the namespace that `/proc` shows.
 fn is_alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Removes a log and the file that it was rotated to.
+/// Removes a log and its rotated file.
 fn remove_log(log: PathBuf) {
     for file in [log.clone(), rotated(log)] {
         let _ = fs::remove_file(file);
     }
 }
 
-/// Returns the file that a log is rotated to.
+/// Returns the path to which a log is rotated.
 fn rotated(log: PathBuf) -> PathBuf {
     let mut name = log.into_os_string();
     name.push(".1");

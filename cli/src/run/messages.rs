@@ -1,9 +1,9 @@
-//! Messages in addition to the command's output.
+//! Messages of `run`, in addition to the command's output.
 
 use crate::output;
 use abi::journal::Level;
 
-/// Writes to standard error, unless the user wants no messages.
+/// Writes messages to standard error, unless the user has disabled them.
 pub(super) struct Messages {
     pub(super) quiet: bool,
 }

@@ -3,24 +3,24 @@
 //! | module | purpose |
 //! |---|---|
 //! | `args` | arguments |
-//! | `namespaces` | chooses the namespaces of the machine: the caller's, or a user namespace |
+//! | `namespaces` | chooses the machine's namespaces: the caller's, or a user namespace |
 //! | `pasta` | connects a user namespace to the outside |
 //! | `network` | addresses, and the machine's configuration |
 //! | `resolver` | the command's name servers |
-//! | `machine` | the machine that the command is behind |
+//! | `machine` | the machine that connects the command |
 //! | `netns_holder` | makes the command's network namespace visible to other processes |
 //! | `command` | runs the command |
 //! | `tcp_drain` | waits until the command's data is delivered |
 //! | `pid1` | the first process of the command's namespaces |
 //! | `processes` | limits the command's processes |
 //! | `signals` | forwards signals to the command |
-//! | `exit`, `messages` | exit statuses; messages beside the command's output |
+//! | `exit`, `messages` | exit statuses; messages in addition to the command's output |
 //! | `report` | access of the processes, and the traffic |
 //!
 //! `grantway run` starts the machine and the first process, which starts the command. All except
 //! the machine stay in the caller's process group, so a terminal's signals reach the command
-//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends for
-//! any reason, the first process gets SIGKILL, and with it every process of its namespace; the
+//! directly. `grantway run` forwards only signals from other senders. When `grantway run` exits for
+//! any reason, the kernel kills the first process and with it every process of its namespace. The
 //! machine ends because the pipe to it breaks. A machine that was already running continues: it
 //! detects that the command's network namespace no longer exists, and detaches the command.
 
@@ -54,7 +54,7 @@ use std::fs;
 use std::process::ExitCode;
 use tool::Failure;
 
-/// `grantway run`.
+/// Executes `grantway run`.
 pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
     exit::finish(behind_a_driver(args, json))
 }
@@ -100,9 +100,8 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
 
 fn namespace() -> anyhow::Result<Namespace> {
     let made = Namespace::new();
-    Ok(made.map_err(|e| {
-        Failure::CannotRun(format!("a network namespace cannot be made here ({e})"))
-    })?)
+    Ok(made
+        .map_err(|e| Failure::CannotRun(format!("cannot create a network namespace here ({e})")))?)
 }
 
 /// Everything that the command needs to start.
@@ -111,12 +110,12 @@ struct PreparedRun {
     signals: Signals,
     netns: Namespace,
     machine: CommandMachine,
-    /// The command's resolv.conf; `None`: the system's.
+    /// The command's resolv.conf, or `None` for the system's.
     resolver: Option<String>,
 }
 
 impl PreparedRun {
-    /// Runs the command, then ends everything started for it.
+    /// Runs the command, then stops everything that was started for it.
     fn run(self, args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         let Self {
             namespaces,
@@ -161,7 +160,7 @@ impl PreparedRun {
     }
 }
 
-/// Returns the resolv.conf that the command gets instead of the system's, if it needs one.
+/// Returns a resolv.conf for the command, or `None` if it can use the system's.
 fn resolver(args: &RunArgs, reached: HostFamilies, messages: &Messages) -> Option<String> {
     let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();

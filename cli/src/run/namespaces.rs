@@ -1,7 +1,7 @@
-//! Chooses the namespaces of the machine: the caller's, if this user may change the network of this
-//! system, else a user namespace with a new network namespace, which `pasta` connects to the
-//! outside. A command behind a running machine gets namespaces in which that machine can create an
-//! interface.
+//! Chooses the machine's namespaces. If this user may change this system's network, these are the
+//! caller's. Otherwise they are a user namespace and a new network namespace, which `pasta`
+//! connects to the outside. A command that is attached to a running machine gets namespaces in
+//! which that machine can create an interface.
 
 use super::{RunArgs, network, pasta};
 use crate::host;
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use tool::Failure;
 
-/// The variable with an [`Inside`], in the environment of the process inside the namespaces. Hidden
-/// from the command.
+/// The environment variable that passes an [`Inside`] to the process inside the namespaces. The
+/// command does not see it.
 const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
 
 /// The connection to the outside.
@@ -30,8 +30,8 @@ enum Outside {
     /// Available.
     Open,
     /// Not requested.
-    Unwanted,
-    /// Not available; the reason.
+    NotRequested,
+    /// Not available, for this reason.
     Missing(String),
 }
 
@@ -41,15 +41,16 @@ impl Outside {
     }
 }
 
-/// Results of the process before the exec.
+/// State that this process passes to itself across the exec.
 #[derive(Debug, Serialize, Deserialize)]
 struct Inside {
     outside: Outside,
-    /// The control socket of the machine that the command is attached to.
+    /// The control socket of the machine to which the command is attached.
     machine: Option<PathBuf>,
     /// The process that controls pasta.
-    keeper: Option<i32>,
-    /// Whether to hide the runtime directory: the user has not chosen it.
+    supervisor: Option<i32>,
+    /// Whether to hide the variable for the runtime directory from the command, because the user
+    /// has not set it.
     hide_runtime_dir: bool,
 }
 
@@ -57,8 +58,9 @@ struct Inside {
 #[derive(Debug)]
 pub(super) struct Namespaces {
     inside: Inside,
-    /// Holds a rule that drops packets without a connection, which pasta sometimes sends.
-    _no_strays: Option<OwnedFd>,
+    /// Keeps a firewall rule in force that drops packets without a connection, which pasta
+    /// sometimes sends.
+    _stray_rule: Option<OwnedFd>,
 }
 
 impl Namespaces {
@@ -68,10 +70,10 @@ impl Namespaces {
             inside: Inside {
                 outside,
                 machine: None,
-                keeper: None,
+                supervisor: None,
                 hide_runtime_dir: false,
             },
-            _no_strays: None,
+            _stray_rule: None,
         }
     }
 
@@ -80,11 +82,11 @@ impl Namespaces {
         self.inside.outside.is_open()
     }
 
-    /// Returns why the outside is not reachable, unless the user has asked for that.
+    /// Returns why the outside is not reachable, unless the user has requested no uplink.
     pub(super) fn no_outside(&self) -> Option<&str> {
         match &self.inside.outside {
             Outside::Missing(why) => Some(why),
-            Outside::Open | Outside::Unwanted => None,
+            Outside::Open | Outside::NotRequested => None,
         }
     }
 
@@ -100,49 +102,52 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        let keeper = self.inside.keeper.and_then(Pid::from_raw);
-        if let Some(keeper) = keeper
-            && kill_process(keeper, Signal::TERM).is_ok()
+        let supervisor = self.inside.supervisor.and_then(Pid::from_raw);
+        if let Some(supervisor) = supervisor
+            && kill_process(supervisor, Signal::TERM).is_ok()
         {
-            // The keeper has been this process's child since before the exec.
-            let _ = waitpid(Some(keeper), WaitOptions::empty());
+            // The supervisor was started before the exec and is still this process's child.
+            let _ = waitpid(Some(supervisor), WaitOptions::empty());
         }
     }
 }
 
-/// Chooses the namespaces. If a user namespace is needed, this process executes itself again inside
-/// it. Must be called before any thread starts.
+/// Chooses the namespaces. If a user namespace is needed, this process executes this program again
+/// inside it. Must be called before any thread starts.
 pub(super) fn choose(args: &RunArgs) -> anyhow::Result<Namespaces> {
     if let Some(inside) = inside()? {
-        // Without the rule some connections break. If it cannot be set, an uplink is not possible
+        // Without this rule some connections break. If it cannot be set, an uplink is not possible
         // either.
         let is_open = inside.outside.is_open();
-        let no_strays = is_open
+        let stray_rule = is_open
             .then(|| netdev::tool_setup::drop_unmatched_packets().ok())
             .flatten();
         return Ok(Namespaces {
             inside,
-            _no_strays: no_strays,
+            _stray_rule: stray_rule,
         });
     }
     if is_administrator(args.no_uplink) {
         return Ok(Namespaces::current(match args.no_uplink {
-            true => Outside::Unwanted,
+            true => Outside::NotRequested,
             false => Outside::Open,
         }));
     }
     Err(move_inside(args)?)
 }
 
-/// Chooses the namespaces of a command that is attached to the machine `name`; returns that
-/// machine, too. netd creates the interface in the command's network namespace. That requires
-/// rights in the user namespace that owns it: netd's own, or one below.
+/// Chooses the namespaces of a command that is attached to the machine `name`. Also returns that
+/// machine. netd creates the interface in the command's network namespace, so it needs rights in
+/// the user namespace that owns it. This must be netd's user namespace or a descendant.
 pub(super) fn choose_attached(name: &str) -> anyhow::Result<(Namespaces, Instance)> {
     if let Some(inside) = inside()? {
-        let socket = inside.machine.clone().context("it names no machine")?;
+        let socket = inside
+            .machine
+            .clone()
+            .context("the variable names no machine")?;
         let namespaces = Namespaces {
             inside,
-            _no_strays: None,
+            _stray_rule: None,
         };
         return Ok((namespaces, Instance::connect_at(name, socket)?));
     }
@@ -152,13 +157,13 @@ pub(super) fn choose_attached(name: &str) -> anyhow::Result<(Namespaces, Instanc
     let theirs = theirs.unwrap_or_default();
     let ours = identity("/proc/self/ns/user");
     let again = match (identity(&theirs), is_administrator(true)) {
-        // A machine that this user has started without privileges.
+        // This user has started the machine without privileges.
         (Some(it), _) if Some(it) != ours => {
             let namespace = File::open(&theirs).context("the machine's user namespace")?;
             host::in_user_namespace(&namespace)?
         }
-        (_, true) => return Ok((Namespaces::current(Outside::Unwanted), instance)),
-        // A machine of a more privileged user.
+        (_, true) => return Ok((Namespaces::current(Outside::NotRequested), instance)),
+        // The machine belongs to a more privileged user.
         (None, false) => host::in_new_namespaces("a network namespace for the command")?,
         (Some(_), false) => {
             let why = format!(
@@ -170,7 +175,7 @@ pub(super) fn choose_attached(name: &str) -> anyhow::Result<(Namespaces, Instanc
         }
     };
     let machine = Some(instance.socket().to_owned());
-    Err(exec_inside(again, Outside::Unwanted, None, machine)?)
+    Err(exec_inside(again, Outside::NotRequested, None, machine)?)
 }
 
 /// Returns the identity of a namespace's file, or `None` if it is not accessible.
@@ -179,7 +184,7 @@ fn identity(namespace: &str) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
-/// Returns the results from before the exec, if this process is inside.
+/// Returns the state that was passed across the exec, if this process is inside.
 fn inside() -> anyhow::Result<Option<Inside>> {
     let Some(inside) = std::env::var_os(INSIDE) else {
         return Ok(None);
@@ -189,47 +194,50 @@ fn inside() -> anyhow::Result<Option<Inside>> {
 }
 
 /// Returns whether this process may create namespaces and, for an uplink, change its network
-/// namespace. Root of a user namespace may do only the former.
+/// namespace. A root user of a user namespace may only create namespaces.
 fn is_administrator(no_uplink: bool) -> bool {
     let own = capabilities(None).map(|own| own.effective);
     rustix::process::geteuid().is_root()
         && own.is_ok_and(|own| own.contains(CapabilitySet::SYS_ADMIN))
-        // The loopback is up already, so nothing changes, but the kernel checks the right.
+        // The loopback is already up, so this call changes nothing, but the kernel checks the
+        // permission.
         && (no_uplink || netns::loopback_up().is_ok())
 }
 
-/// Becomes root of a new user namespace, even if it is root of one already, because pasta can enter
-/// only a namespace below its own. Executes itself again there, in a new network namespace, as the
-/// same process. Returns only on failure, with the reason.
+/// Becomes root of a new user namespace and executes this program again there, in a new network
+/// namespace, as the same process. Creates the user namespace even if this process is already root,
+/// because pasta can enter only a descendant of its user namespace. Returns only on failure, with
+/// the reason.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     let ports: Vec<Forward> = network::forwards_of(args)?;
-    // The keeper must start before this process leaves its namespaces: pasta joins both.
-    let keeper = match args.no_uplink {
+    // pasta joins the new namespaces from the old ones, so its supervisor must start before this
+    // process leaves them.
+    let supervisor = match args.no_uplink {
         true => None,
         false => Some(pasta::PastaSupervisor::start(&ports)?),
     };
     let again = host::in_new_namespaces("a network namespace for the command")?;
-    let (outside, keeper) = match keeper.map(pasta::PastaSupervisor::join) {
-        None => (Outside::Unwanted, None),
-        Some(Ok(keeper)) => (Outside::Open, Some(keeper)),
+    let (outside, supervisor) = match supervisor.map(pasta::PastaSupervisor::join) {
+        None => (Outside::NotRequested, None),
+        Some(Ok(supervisor)) => (Outside::Open, Some(supervisor)),
         Some(Err(why)) => (Outside::Missing(why), None),
     };
-    exec_inside(again, outside, keeper, None)
+    exec_inside(again, outside, supervisor, None)
 }
 
-/// Becomes the process inside. Returns only on failure, with the reason.
+/// Executes this program again as the process inside. Returns only on failure, with the reason.
 fn exec_inside(
     mut again: Command,
     outside: Outside,
-    keeper: Option<i32>,
+    supervisor: Option<i32>,
     machine: Option<PathBuf>,
 ) -> anyhow::Result<anyhow::Error> {
     let inside = Inside {
         outside,
         machine,
-        keeper,
+        supervisor,
         hide_runtime_dir: client::configured_runtime_dir().is_none(),
     };
     let error = again.env(INSIDE, serde_json::to_string(&inside)?).exec();
-    Ok(anyhow::Error::new(error).context("start again inside the namespaces"))
+    Ok(anyhow::Error::new(error).context("restart inside the namespaces"))
 }

@@ -1,9 +1,9 @@
-//! Makes the command's network namespace visible to another process, by a thread of this process
-//! inside it. When this process ends for any reason, the path no longer exists, and a running
+//! Makes the command's network namespace visible to other processes through a thread of this
+//! process inside it. When this process exits for any reason, the path disappears, and a running
 //! machine detaches the command.
 //!
-//! A descriptor would not suffice: a netd that is root but must not override file modes cannot open
-//! this process's folder of descriptors.
+//! A descriptor would not suffice: netd as root without the right to override file modes cannot
+//! open this process's folder of descriptors.
 
 use netdev::netns::Namespace;
 use rustix::thread::{LinkNameSpaceType, gettid, move_into_link_name_space};
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// The thread, which ends when this is dropped.
+/// The thread inside the namespace. It exits when this value is dropped.
 pub(super) struct NetnsHolder {
     path: String,
     _stays: Sender<()>,
@@ -28,9 +28,9 @@ impl NetnsHolder {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(netns.as_fd(), kind);
             drop(netns);
-            // The receiver is waiting.
+            // The receiver exists, because it waits for the result.
             let _ = result_sender.send(moved.map(|()| gettid()));
-            // Returns only when the sender is dropped.
+            // This call returns only when the sender is dropped.
             let _: Result<(), _> = leaves.recv();
         })?;
         let thread = result.recv().map_err(io::Error::other)??;
@@ -67,6 +67,6 @@ mod tests {
         assert_eq!(name(&path), inside);
         assert_ne!(inside, name("/proc/thread-self/ns/net"));
         drop(netns_holder);
-        wait_until("the thread has stayed", || fs::read_link(&path).is_err());
+        wait_until("the thread still runs", || fs::read_link(&path).is_err());
     }
 }

@@ -12,11 +12,11 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tool::Failure;
 
-/// The guest whose interface the command has.
+/// The name of the guest whose interface the command uses.
 pub(super) const GUEST: &str = "command";
-/// The NIC that leads to the outside.
+/// The name of the NIC that connects to the outside.
 pub(super) const UPLINK: &str = "uplink";
-/// The command's interface.
+/// The name of the command's interface.
 pub(super) const IFNAME: &str = "eth0";
 
 /// The network between the command and this system.
@@ -24,7 +24,7 @@ pub(super) const IFNAME: &str = "eth0";
 pub(super) struct RunNetwork {
     /// The command's address.
     own: Cidr,
-    /// This system's end; `None`: the machine has no uplink.
+    /// This system's address, or `None` if the machine has no uplink.
     gateway: Option<IpAddr>,
     forward: Vec<Forward>,
     connections: u32,
@@ -32,7 +32,7 @@ pub(super) struct RunNetwork {
     allow_overlap: bool,
 }
 
-/// The address families by which the command can reach others.
+/// The address families with which the command can reach other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostFamilies {
     pub(super) ipv4: bool,
@@ -139,7 +139,8 @@ impl RunNetwork {
 }
 
 impl HostFamilies {
-    /// Returns the families for which the calling thread's network namespace has a default route.
+    /// Returns the address families for which the calling thread's network namespace has a default
+    /// route.
     pub(super) fn reached() -> Self {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
@@ -147,7 +148,7 @@ impl HostFamilies {
         Self::in_tables(&read("route"), &read("ipv6_route"))
     }
 
-    /// Returns whether any family has one.
+    /// Returns whether any family has a default route.
     pub(super) fn is_any(self) -> bool {
         self.ipv4 || self.ipv6
     }
@@ -160,9 +161,10 @@ impl HostFamilies {
         };
         let zero = |word: Option<&&str>| word.is_some_and(|w| w.bytes().all(|b| b == b'0'));
         Self {
-            // Destination and mask.
+            // The fields are destination and mask.
             ipv4: has(ipv4, &|words| zero(words.get(1)) && zero(words.get(7))),
-            // Destination and prefix length; the loopback's default route does not count.
+            // The fields are destination and prefix length. The loopback's default route does not
+            // count.
             ipv6: has(ipv6, &|words| {
                 zero(words.first()) && zero(words.get(1)) && words.last() != Some(&"lo")
             }),
@@ -170,7 +172,7 @@ impl HostFamilies {
     }
 }
 
-/// Returns the forwarded ports before the command's address is known.
+/// Returns the forwarded ports when the command's address is not known yet.
 pub(super) fn forwards_of(args: &RunArgs) -> anyhow::Result<Vec<Forward>> {
     let address = args
         .ip
@@ -210,7 +212,7 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
     Ok(forward)
 }
 
-/// Returns the first address in `own`'s network that another station can have.
+/// Returns the first address in `own`'s network that another station can use.
 fn other(own: Cidr) -> Option<IpAddr> {
     let free = own.free(|address| address == own.address)?;
     Some(free.address)
@@ -224,7 +226,7 @@ pub(super) fn unused() -> anyhow::Result<(Cidr, IpAddr)> {
     Ok((own, gateway))
 }
 
-/// Returns the interface and network of the calling process's namespace that `own`'s network
+/// Returns the interface and network in the calling process's namespace that `own`'s network
 /// overlaps.
 fn overlap(own: Cidr) -> Option<netdev::overlap::Overlap> {
     let networks = [(own.address, own.prefix)];
@@ -233,14 +235,14 @@ fn overlap(own: Cidr) -> Option<netdev::overlap::Overlap> {
         .flatten()
 }
 
-/// Returns a network of four addresses out of 10.64.0.0/10 that `is_free` accepts: the gateway's
-/// address and the third address, which is the command's. Concurrent processes start their search
-/// at different networks.
+/// Returns the command's address in a network of four addresses from 10.64.0.0/10 that `is_free`
+/// accepts. The gateway has the first address. Concurrent processes start their search at different
+/// networks.
 fn free(is_free: impl Fn(Cidr) -> bool, pid: u32) -> Cidr {
     const FIRST: u32 = u32::from_be_bytes([10, 64, 0, 0]);
     const NETWORKS: u32 = 1 << 20;
     const PREFIX: u8 = 30;
-    // A large step, because the last candidate may have been inside a large network.
+    // The step is large, because the previous candidate may have overlapped a large network.
     const STEP: u32 = 65_537;
     let candidate = |n: u32| {
         let network = pid.wrapping_add(n.wrapping_mul(STEP)) % NETWORKS;

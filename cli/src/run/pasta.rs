@@ -1,9 +1,9 @@
-//! Connects a user namespace to the outside by `pasta`, if installed, which gives the network
-//! namespace an interface and carries its packets through ordinary sockets.
+//! Connects a user namespace to the outside with `pasta`, if installed. pasta creates an interface
+//! in the network namespace and carries its packets through ordinary sockets.
 //!
-//! pasta runs in the namespaces that `grantway run` leaves, and does not always detect the end of
-//! the namespace that it serves. So a process between the two, the keeper, ends pasta when
-//! `grantway run` ends for any reason.
+//! pasta runs in the namespaces that `grantway run` leaves, and does not always detect that the
+//! namespace that it serves has disappeared. Therefore a supervisor process between the two
+//! terminates pasta when `grantway run` exits for any reason.
 
 use super::network::{self, HostFamilies};
 use abi::machine::{Forward, PortProtocol};
@@ -23,33 +23,33 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tool::helper;
 
-/// Name of the keeper among the hidden subcommands.
+/// Name of the supervisor among the hidden subcommands.
 pub(crate) const HELPER: &str = "pasta";
-/// How long pasta may take to give the namespace a default route.
-const READY: Duration = Duration::from_secs(20);
+/// Timeout for pasta to create a default route in the namespace.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The IPv6 address inside and its gateway, in a network that is not routed anywhere else.
+/// The IPv6 address inside and its gateway. Their network is not routed elsewhere.
 const IPV6: [&str; 2] = ["fd67:7261:6e74::2", "fd67:7261:6e74::1"];
 
-/// The keeper's task.
+/// The supervisor's task.
 #[derive(Serialize, Deserialize)]
 struct Task {
-    /// The process whose network namespace pasta joins. The keeper and pasta end with it.
+    /// The process whose network namespace pasta joins. The supervisor and pasta exit with it.
     of: u32,
     program: PathBuf,
-    /// The IPv4 address inside. It must differ from this system's: otherwise packets for this
+    /// The IPv4 address inside. It must differ from this system's. Otherwise packets for this
     /// system would not leave the namespace.
     inside: Cidr,
     gateway: IpAddr,
     forward: Vec<Forward>,
 }
 
-/// The keeper's process before it has started pasta; `None`: pasta is not installed.
+/// The supervisor's process before it starts pasta, or `None` if pasta is not installed.
 #[derive(Debug)]
 pub(super) struct PastaSupervisor(Option<Child>);
 
 impl PastaSupervisor {
-    /// Starts the keeper, which waits.
+    /// Starts the supervisor, which then waits for [`PastaSupervisor::join`].
     pub(super) fn start(forward: &[Forward]) -> anyhow::Result<Self> {
         let Some(program) = find() else {
             return Ok(Self(None));
@@ -66,21 +66,21 @@ impl PastaSupervisor {
             .arg(serde_json::to_string(&task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // Ctrl-C is for the command only.
+            // In a separate process group, the supervisor does not receive a terminal's Ctrl-C.
             .process_group(0)
             .spawn()
-            .context("start the keeper of pasta")?;
+            .context("start the supervisor of pasta")?;
         Ok(Self(Some(child)))
     }
 
-    /// Has pasta join the network namespace that this process has entered. Returns the keeper's
-    /// process id, or why the outside is not reachable.
+    /// Makes pasta join the network namespace that this process has entered. Returns the
+    /// supervisor's process id, or the reason why the outside is not reachable.
     pub(super) fn join(mut self) -> Result<i32, String> {
         let Some(child) = &mut self.0 else {
             return Err("an uplink needs root, or the program `pasta`".to_owned());
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // If the keeper has ended already, the read below detects it.
+            // If the supervisor has already exited, the read below detects it.
             let _ = stdin.write_all(b"\n");
         }
         let start = Instant::now();
@@ -89,8 +89,8 @@ impl PastaSupervisor {
                 self.0 = None;
                 return Err(format!("pasta cannot be used ({status})"));
             }
-            if start.elapsed() > READY {
-                let seconds = READY.as_secs();
+            if start.elapsed() > READY_TIMEOUT {
+                let seconds = READY_TIMEOUT.as_secs();
                 return Err(format!(
                     "pasta has created no default route within {seconds} s"
                 ));
@@ -106,7 +106,7 @@ impl PastaSupervisor {
 impl Drop for PastaSupervisor {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // SIGKILL would leave pasta behind.
+            // SIGKILL would leave pasta running.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
@@ -120,7 +120,7 @@ fn find() -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// Main function of the keeper.
+/// Main function of the supervisor.
 pub(crate) fn main(task: &str) -> anyhow::Result<()> {
     let task: Task = helper::parse(task)?;
     let parent = i32::try_from(task.of).ok().and_then(Pid::from_raw);
@@ -139,7 +139,7 @@ pub(crate) fn main(task: &str) -> anyhow::Result<()> {
         .spawn()
         .with_context(|| format!("run {}", task.program.display()))?;
     let pasta = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    // The last message is needed only if pasta ends by itself.
+    // The last message is used only if pasta exits by itself.
     let words = child.stderr.take().map(last_log_line);
     let mut watched = [
         PollFd::new(&parent, PollFlags::IN),
@@ -155,10 +155,10 @@ pub(crate) fn main(task: &str) -> anyhow::Result<()> {
     let words = words
         .and_then(|words| words.join().ok())
         .unwrap_or_default();
-    anyhow::bail!("pasta has ended ({status}): {}", words.trim())
+    anyhow::bail!("pasta has exited ({status}): {}", words.trim())
 }
 
-/// Returns the last line that is read, by a thread.
+/// Reads lines in a new thread, which returns the last one.
 fn last_log_line(from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let lines = BufReader::new(from).lines().map_while(Result::ok);
@@ -166,8 +166,7 @@ fn last_log_line(from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// Returns the arguments of a pasta in the foreground that forwards nothing to this system's
-/// loopback.
+/// Returns the arguments for pasta in the foreground, without forwarding to this system's loopback.
 fn arguments(task: &Task) -> Vec<String> {
     let ports = |transport| {
         let ports = task.forward.iter().filter(|f| f.transport == transport);

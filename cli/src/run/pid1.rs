@@ -1,6 +1,6 @@
-//! The first process of the command's namespaces: sets up the command's view of the system, starts
-//! it, forwards signals, and waits. When it ends, the kernel kills all other processes of the
-//! namespace.
+//! The first process of the command's namespaces. It sets up the command's view of the system,
+//! starts the command, forwards signals, and waits. When it exits, the kernel kills all other
+//! processes of the namespace.
 
 use super::exit::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 use super::messages::Messages;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::thread;
 
-/// Its hidden subcommand.
+/// The hidden subcommand of the first process.
 pub(crate) const SUBCOMMAND: &str = "run-pid1";
 
 /// The task of the first process.
@@ -33,19 +33,19 @@ pub(crate) const SUBCOMMAND: &str = "run-pid1";
 pub(super) struct Pid1Spec {
     /// The process id of `grantway run` as `/proc` shows it.
     pub(super) parent: u32,
-    /// The command's resolv.conf; `None`: the system's.
+    /// The command's resolv.conf, or `None` for the system's.
     pub(super) resolver: Option<String>,
-    /// A folder over which a file system can be mounted temporarily.
+    /// A folder on which a file system can be mounted temporarily.
     pub(super) scratch: PathBuf,
-    /// Whether to wait for everything that the command leaves running.
+    /// Whether to wait for all processes that the command leaves running.
     pub(super) wait: bool,
-    /// The limit of processes and threads; 0: unlimited.
+    /// Maximum number of processes and threads; 0 means unlimited.
     pub(super) processes: u32,
     pub(super) quiet: bool,
 }
 
 impl Pid1Spec {
-    /// Returns the command that starts this process.
+    /// Returns the command line that starts the first process.
     pub(super) fn command(&self, command: &[OsString]) -> anyhow::Result<Command> {
         let own = std::env::current_exe().context("find this program's file")?;
         let mut pid1 = Command::new(own);
@@ -68,7 +68,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
         return Ok(OWN_FAILURE);
     }
     let down = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", down).context("keep mounts from the system")?;
+    mount_change("/", down).context("keep mounts inside the namespace")?;
     if let Some(text) = &spec.resolver
         && let Err(error) = bind_resolver(text, &spec.scratch)
     {
@@ -76,8 +76,8 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
             "cannot replace resolv.conf, so the command has the system's: {error}"
         ));
     }
-    // A container may not permit these mounts. The command then sees the processes and interfaces
-    // of the outer namespaces, but has no access to them.
+    // A container may forbid these mounts. The command then sees the processes and interfaces of
+    // the outer namespaces, but has no access to them.
     let _ = mount_over("proc", "/proc");
     let _ = mount_sysfs();
     if let Err(error) = processes::limit(spec.processes) {
@@ -89,7 +89,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
         Ok(child) => Pid::from_child(&child),
         Err(error) => {
             let not_there = error.kind() == ErrorKind::NotFound;
-            // Reported even with --quiet, because there is no other result.
+            // The error is reported even with --quiet, because the command has no other result.
             let messages = Messages { quiet: false };
             messages.write(&format!("{}: {error}", program.display()));
             return Ok(if not_there { NOT_FOUND } else { NOT_EXECUTABLE });
@@ -99,7 +99,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     thread::spawn(move || {
         for signal in signals::signals_to_forward(&mut signals) {
             let is_gone = pidfd_send_signal(&to, signal).is_err();
-            // From here on, the signal is for the processes that the command has left.
+            // After the command's exit, the signal is for the processes that it left running.
             if is_gone && spec.wait {
                 std::process::exit(exit::by_signal(signal.as_raw()).into());
             }
@@ -110,7 +110,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     Ok(status)
 }
 
-/// Waits for the command and returns its exit status. Reaps orphans that end meanwhile.
+/// Waits for the command and returns its exit status. Also reaps orphans.
 fn wait_for(command: Pid) -> anyhow::Result<u8> {
     loop {
         let (pid, status) =
@@ -121,7 +121,7 @@ fn wait_for(command: Pid) -> anyhow::Result<u8> {
     }
 }
 
-/// Waits for a child to end; returns `None` if no child exists.
+/// Waits until a child exits. Returns `None` if no child exists.
 fn wait_any_child() -> Option<(Pid, WaitStatus)> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -132,14 +132,14 @@ fn wait_any_child() -> Option<(Pid, WaitStatus)> {
     }
 }
 
-/// Mounts a new file system of this kind, which shows this process's namespaces.
+/// Mounts a new file system of this type, which shows this process's namespaces.
 fn mount_over(kind: &str, place: &str) -> rustix::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount(kind, place, kind, flags, None)
 }
 
-/// Mounts a /sys with the interfaces of this network namespace, and keeps the control groups that
-/// were mounted.
+/// Mounts a /sys that shows the interfaces of this network namespace, and keeps the control groups
+/// mounted.
 fn mount_sysfs() -> rustix::io::Result<()> {
     const CGROUPS: &str = "/sys/fs/cgroup";
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -156,8 +156,8 @@ fn mount_sysfs() -> rustix::io::Result<()> {
     )
 }
 
-/// Replaces resolv.conf by a file with this text, in this mount namespace. When this returns, the
-/// file's file system has no other mount point.
+/// Replaces resolv.conf by a file with this text, in this mount namespace. When this function
+/// returns, the file's file system has no other mount point.
 fn bind_resolver(text: &str, scratch: &Path) -> std::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("tmpfs", scratch, "tmpfs", flags, c"mode=0755,size=64k")?;

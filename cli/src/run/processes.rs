@@ -1,17 +1,17 @@
-//! Limits the command's processes and threads by the largest process id of its PID namespace. That
-//! stops fork bombs before they exhaust the system's process ids and memory.
+//! Limits the command's processes and threads by the largest process id of its PID namespace. This
+//! limit stops fork bombs before they exhaust the system's process ids and memory.
 
 use std::fs;
 use std::io;
 
-/// Default limit: an eighth of what systemd allows a user on a system with default limits, and
-/// several times what a parallel build starts.
+/// Default limit. It is an eighth of the number that systemd's default limits allow a user, and
+/// several times the number that a parallel build starts.
 pub(super) const DEFAULT_PROCESSES: u32 = 4096;
 /// The smallest limit: the kernel accepts nothing below 301.
 pub(super) const MIN_PROCESSES: u32 = 512;
 
 const LIMIT: &str = "/proc/sys/kernel/pid_max";
-/// The first kernel with a limit per PID namespace. Earlier kernels have one limit for the whole
+/// The first kernel with a limit per PID namespace. Earlier kernels have only a limit for the whole
 /// system, which a command must not change.
 const MIN_KERNEL: (u32, u32) = (6, 14);
 
@@ -23,8 +23,8 @@ pub(super) fn parse(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Limits the processes and threads of the calling process's PID namespace to `most`. They stay
-/// unlimited if `most` is 0, or before Linux 6.14.
+/// Limits the processes and threads of the calling process's PID namespace to `most`. Sets no limit
+/// if `most` is 0, or before Linux 6.14.
 pub(super) fn limit(most: u32) -> io::Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     if most == 0 || version(&release) < MIN_KERNEL {

@@ -1,4 +1,4 @@
-//! `grantway run --report`: access of the processes, and the traffic.
+//! `grantway run --report`: the access of the processes, and the traffic.
 
 use super::network::UPLINK;
 use crate::volume::Volume;
@@ -10,28 +10,28 @@ use std::io::Write as _;
 use tool::clean;
 use tool::number;
 
-/// Results of the report.
+/// Contents of the report.
 pub(super) struct StartFindings {
     pub(super) access: DriverAccess,
     pub(super) totals: TrafficTotals,
     pub(super) up_ms: f64,
 }
 
-/// Traffic that passed the driver domain, and drops. A segment of 64 KB is one frame.
+/// Traffic through the driver domain, and drops. A segment of 64 KB counts as one frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TrafficTotals {
     to_command: Volume,
     from_command: Volume,
     /// Traffic to the outside and from it; `None` if other guests use the same uplink.
     outside: Option<[Volume; 2]>,
-    /// By domain and reason; zeros omitted.
+    /// Dropped frames by domain and reason, without zeros.
     drops: BTreeMap<String, u64>,
 }
 
 impl TrafficTotals {
     /// Computes the traffic from the counters of the driver domain's workers and of the command's
-    /// guest. If the command is attached, drops of other guests' frames in the driver domain are
-    /// included.
+    /// guest. If the command is attached, the driver domain's drops include those of other guests'
+    /// frames.
     pub(super) fn of(drivers: &[Value], guest: (&str, &Value), is_attached: bool) -> Self {
         let (name, of_guest) = guest;
         let volume = |port: &str, way: &str| {
@@ -59,7 +59,7 @@ impl TrafficTotals {
     }
 }
 
-/// Prints to standard error: standard output is the command's.
+/// Prints to standard error, because standard output belongs to the command.
 pub(super) fn show(found: &StartFindings, as_json: bool) -> anyhow::Result<()> {
     let text = match as_json {
         true => format!("{}\n", clean::json(&json(found).to_string())),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_count_and_invalid_counters_do_not() {
+    fn invalid_counters_do_not_count() {
         let traffic = |packets: u64| {
             json!({ "traffic": {
                 "in_packets": packets, "in_bytes": 100 * packets,

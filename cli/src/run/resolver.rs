@@ -1,5 +1,5 @@
 //! Selects the command's name servers: those of this system that another network namespace can
-//! reach. A server on the loopback is not reachable.
+//! reach. A server on the loopback is unreachable from there.
 
 use super::network::HostFamilies;
 use std::net::IpAddr;
@@ -7,21 +7,22 @@ use std::net::IpAddr;
 /// The result of the selection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resolver {
-    /// The system's resolv.conf is usable.
+    /// The command can use the system's resolv.conf.
     System,
-    /// Another resolv.conf.
+    /// The command needs this resolv.conf.
     Own(String),
-    /// There is none, for this reason.
+    /// No name server is reachable, for this reason.
     None(String),
 }
 
-/// Returns a resolv.conf with the servers `dns` and the other options of the system's.
+/// Returns a resolv.conf with the servers `dns`, and with the other options of the system's
+/// resolv.conf.
 pub(super) fn with(dns: &[IpAddr], system: &str) -> Resolver {
     Resolver::Own(text(dns, system))
 }
 
-/// `system`: the system's resolv.conf. `upstream`: systemd-resolved's file with its own upstream
-/// servers, if it exists.
+/// Selects reachable servers from the text of `system`, the system's resolv.conf, or else of
+/// `upstream`, systemd-resolved's file with its upstream servers, if it exists.
 pub(super) fn find(system: &str, upstream: Option<&str>, families: HostFamilies) -> Resolver {
     let all: Vec<IpAddr> = servers(system).collect();
     let usable = |text: &str| -> Vec<IpAddr> {
@@ -63,13 +64,13 @@ fn servers(text: &str) -> impl Iterator<Item = IpAddr> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let is_server = words.next() == Some("nameserver");
-        // A link-local server needs an interface name, which does not exist in the command's
+        // A link-local server is skipped, because its interface does not exist in the command's
         // namespace.
         is_server.then(|| words.next()?.parse().ok()).flatten()
     })
 }
 
-/// Returns a resolv.conf with these servers, and everything of `system` except its servers.
+/// Returns a resolv.conf with these servers and the search and option lines of `system`.
 fn text(servers: &[IpAddr], system: &str) -> String {
     let kept = system.lines().filter(|line| {
         let first = line.split_whitespace().next();

@@ -1,5 +1,5 @@
-//! Forwards signals that others send to `grantway run` to the command. Signals of a terminal reach
-//! the command directly.
+//! Forwards signals from other processes to the command. A terminal's signals reach the command
+//! directly.
 
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -16,8 +16,8 @@ pub(super) type Signals = SignalsInfo<WithRawSiginfo>;
 /// The code of signals that the kernel sends, such as a terminal's (`SI_KERNEL`).
 const BY_KERNEL: i32 = 0x80;
 
-/// Catches these signals from now on. Programs that this process starts do not inherit that;
-/// signals that were ignored stay ignored, also for these programs (`nohup`).
+/// Starts to catch the signals that are forwarded. Programs that this process starts do not inherit
+/// the handlers. Signals that were ignored stay ignored, also in these programs (`nohup`).
 pub(super) fn watch() -> io::Result<Signals> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = set(&status, "SigIgn");
@@ -28,7 +28,7 @@ pub(super) fn watch() -> io::Result<Signals> {
     Signals::with_exfiltrator(watched, WithRawSiginfo)
 }
 
-/// Returns a set of signals in `/proc/PID/status`.
+/// Parses a set of signals in `/proc/PID/status`.
 fn set(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let set = line.and_then(|line| line.strip_prefix(':'));
@@ -42,7 +42,7 @@ pub(crate) fn catches(pid: u32, signal: i32) -> bool {
     set(&status, "SigCgt") >> (signal - 1) & 1 == 1
 }
 
-/// Waits until a process catches this signal, or has ended. The first process of a namespace loses
+/// Waits until a process catches this signal or has exited. The first process of a namespace loses
 /// signals that arrive earlier.
 pub(super) fn wait_until_caught(pid: u32, signal: Signal) {
     const STEP: Duration = Duration::from_millis(2);
@@ -62,7 +62,7 @@ pub(super) fn signals_to_forward(signals: &mut Signals) -> impl Iterator<Item = 
     by_others.filter_map(|info| Signal::from_named_raw(info.si_signo))
 }
 
-/// Returns the number of a received signal that ends programs, if any.
+/// Returns the number of a received termination signal, if any.
 pub(super) fn termination_signal(signals: &mut Signals) -> Option<i32> {
     let mut numbers = signals.pending().map(|info| info.si_signo);
     numbers.find(|number| [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(number))

@@ -1,25 +1,25 @@
-//! Waits, after the command has ended, until its TCP connections have delivered their data.
+//! After the command has exited, waits until its TCP connections have delivered their data.
 //!
-//! A process may close a socket, or end, with data in transit. The kernel continues to send it as
-//! long as the network namespace has an interface.
+//! A process may close a socket or exit while data is in transit. The kernel continues to send the
+//! data as long as the network namespace has an interface.
 
 use netdev::netns::Namespace;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The maximum time for which the machine stays up for this.
-const LONGEST: Duration = Duration::from_secs(2);
+/// Maximum time that the machine waits.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two checks of the connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// States in `/proc/net/tcp` of sockets whose last data or FIN the peer has not acknowledged:
-/// FIN_WAIT1, LAST_ACK, CLOSING.
+/// FIN_WAIT1, LAST_ACK and CLOSING.
 const UNACKNOWLEDGED: [&str; 3] = ["04", "09", "0B"];
 
-/// Waits until peers have acknowledged all that the closed TCP sockets of `netns` have sent, for up
-/// to two seconds.
+/// Waits up to two seconds until peers have acknowledged all data that the closed TCP sockets of
+/// `netns` have sent.
 pub(super) fn wait(netns: &Namespace) {
-    let until = Instant::now() + LONGEST;
+    let until = Instant::now() + DRAIN_TIMEOUT;
     while Instant::now() < until && netns.enter(is_sending).unwrap_or(false) {
         thread::sleep(CHECK_INTERVAL);
     }
@@ -49,7 +49,7 @@ mod tests {
         let line = |state: &str| {
             format!("   0: 0200090A:0050 020200C0:9C40 {state} 00000010:00000000 00:00000000\n")
         };
-        // Listening, established, FIN_WAIT2, TIME_WAIT, CLOSE_WAIT.
+        // The states are LISTEN, ESTABLISHED, FIN_WAIT2, TIME_WAIT and CLOSE_WAIT.
         let others: String = ["0A", "01", "05", "06", "08"].map(line).concat();
         assert!(!has_unacknowledged(&format!("{head}{others}")));
         for state in UNACKNOWLEDGED {

@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use table::Order;
 use tool::{Failure, clean, interrupt};
 
-/// How long a trace of the selected row waits for a packet, seconds.
+/// Maximum time that a trace of the selected row waits for a packet, seconds.
 const TRACE_S: u32 = 5;
 /// Duration of a profile of the selected row.
 const PROFILE: Duration = Duration::from_secs(3);
-/// Functions that a profile shows.
+/// Number of functions that a profile shows.
 const FUNCTIONS: usize = 15;
 /// Interval between checks for signals.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The line of keys above the table.
+/// The line above the table that explains its keys.
 const KEYS: &str = "q, Esc quit · by: s sent r received d drops c CPU n name · ↑↓ select · \
                     t trace · p profile";
-/// The line of keys below a trace or a profile.
-const KEYS_BELOW: &str = "q, Esc, Return back to the table · Ctrl-C quit";
+/// The line below a trace or a profile that explains its keys.
+const DETAILS_KEYS: &str = "q, Esc, Return back to the table · Ctrl-C quit";
 
 /// Options of `grantway top`.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ impl TopOptions {
     }
 }
 
-/// `grantway top`. Prints one table if no terminal is available.
+/// Executes `grantway top`. Prints one table if no terminal is available.
 pub(crate) fn top(options: &TopOptions, json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(&options.instance.name)?;
     interrupt::watch();
@@ -76,20 +76,20 @@ fn once(instance: &Instance, options: &TopOptions, json: bool) -> anyhow::Result
     output::print(&format!("{lines}\n"))
 }
 
-/// The displayed state.
+/// The state of the live display.
 struct LiveView<'a> {
     instance: &'a Instance,
     order: Order,
     last: TopSample,
     span: Option<Interval>,
-    /// The selected row, by its identity, since rows change their places.
+    /// The kind and name of the selected row. Its position may change.
     selected: Option<(RowKind, String)>,
 }
 
 /// The user's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UserAction {
-    GoOn,
+    Continue,
     Trace,
     Profile,
     End,
@@ -105,7 +105,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
     };
     let mut screen = Screen::take()?;
     let mut due = Instant::now() + options.interval();
-    // Whether the screen is out of date.
+    // This is true when the screen is out of date.
     let mut is_stale = true;
     loop {
         interrupt::check()?;
@@ -127,14 +127,14 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
         is_stale = true;
         let next = view.press(key);
         match next {
-            UserAction::GoOn => {}
+            UserAction::Continue => {}
             UserAction::End => return Ok(()),
             UserAction::Trace | UserAction::Profile => {
-                // Restores the terminal.
+                // Dropping the screen restores the terminal.
                 drop(screen);
                 view.show_details(next)?;
                 screen = Screen::take()?;
-                // The displayed table is out of date.
+                // The displayed table is out of date by now.
                 due = Instant::now();
             }
         }
@@ -155,7 +155,7 @@ impl LiveView<'_> {
         self.span.as_ref().map_or(&[], |span| &span.rows)
     }
 
-    /// Returns the place of the selected row, or the first one if it no longer exists.
+    /// Returns the index of the selected row, or 0 if the row no longer exists.
     fn place(&self) -> usize {
         let is_selected = |row: &TopRow| {
             let selected = self.selected.as_ref();
@@ -193,7 +193,7 @@ impl LiveView<'_> {
             KeyPress::Down | KeyPress::Letter('j') => self.select(self.place().saturating_add(1)),
             KeyPress::Letter(_) | KeyPress::Return | KeyPress::Resized => {}
         }
-        UserAction::GoOn
+        UserAction::Continue
     }
 
     fn order(&mut self, order: Order) {
@@ -214,7 +214,7 @@ impl LiveView<'_> {
         self.rows().get(self.place())
     }
 
-    /// Traces or profiles the selected row, and returns when the user leaves that view.
+    /// Traces or profiles the selected row. Returns when the user leaves that view.
     fn show_details(&self, next: UserAction) -> anyhow::Result<()> {
         let row = self.selected_row();
         let done = match next {
@@ -223,7 +223,7 @@ impl LiveView<'_> {
                 let seconds = PROFILE.as_secs();
                 let said = clean::line(domain);
                 output::print(&format!("Sampling {said} for {seconds} s …\n"))?;
-                lab::look_at(self.instance.name(), domain, PROFILE, FUNCTIONS)
+                lab::print_profile(self.instance.name(), domain, PROFILE, FUNCTIONS)
             }),
             _ => {
                 let domain = row.filter(|row| matches!(row.kind, RowKind::Guest | RowKind::Driver));
@@ -238,7 +238,7 @@ impl LiveView<'_> {
             Err(error) => output::print(&format!("{error:#}\n"))?,
             Ok(()) => {}
         }
-        output::print(KEYS_BELOW)?;
+        output::print(DETAILS_KEYS)?;
         io::stdout().flush()?;
         let result = wait_to_go_back();
         output::print("\n")?;
@@ -246,11 +246,11 @@ impl LiveView<'_> {
     }
 }
 
-/// Waits for a key that leads back to the table.
+/// Waits for a key that returns to the table.
 ///
 /// # Errors
 ///
-/// [`Failure::Interrupted`] on Ctrl-C, on a signal, and if the terminal was closed.
+/// Returns [`Failure::Interrupted`] on Ctrl-C, on a signal, and if the terminal was closed.
 fn wait_to_go_back() -> anyhow::Result<()> {
     let mut keys = Keys::take()?;
     loop {

@@ -1,4 +1,4 @@
-//! Counters of all domains at one moment, and the differences between two moments.
+//! The counters of all domains at one moment, and the differences between two moments.
 
 use crate::volume::Volume;
 use abi::machine::{DomainStatus, Program, Status};
@@ -18,9 +18,9 @@ pub(crate) enum RowKind {
     Driver,
     /// A guest.
     Guest,
-    /// The device of a NIC.
+    /// The device domain of a NIC.
     Device,
-    /// Core, netd and manager.
+    /// The core, netd and the manager.
     Monitor,
 }
 
@@ -36,14 +36,14 @@ impl RowKind {
     }
 }
 
-/// Counters of a row, since its start or over an interval.
+/// Counters of a row, since the start of its domain or over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowCounters {
-    /// Frames that it gave to the bridge.
+    /// Frames that the row's ports sent to the bridge.
     pub(crate) sent: Volume,
-    /// Frames that it received from the bridge.
+    /// Frames that the row's ports received from the bridge.
     pub(crate) received: Volume,
-    /// Dropped frames from it or to it, by reason.
+    /// Dropped frames from or to the row's ports, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     pub(crate) cpu_ns: u64,
 }
@@ -84,7 +84,7 @@ impl RowCounters {
         self.drops.values().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// Returns the most frequent reason.
+    /// Returns the most frequent reason for a drop.
     pub(crate) fn reason(&self) -> Option<&str> {
         let most = self.drops.iter().max_by_key(|(_, count)| **count);
         most.filter(|(_, count)| **count > 0)
@@ -105,10 +105,11 @@ impl RowCounters {
     }
 }
 
-/// A domain's name and process: a restarted domain counts from zero.
+/// A domain's name and process id. The two identify a run, because a restarted domain counts from
+/// zero.
 type DomainRun = (String, i32);
 
-/// The counters of each row, by the domains that report them.
+/// The counters of each row, by the run of the domain that reports them.
 type CountersByRow = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters>>;
 
 /// The counters of all rows at one moment.
@@ -116,12 +117,12 @@ type CountersByRow = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters
 pub(crate) struct TopSample {
     at: Instant,
     all: CountersByRow,
-    /// Running domains that have not answered: their current counters are unknown.
+    /// Running domains that have not answered. Their current counters are unknown.
     silent: BTreeSet<DomainRun>,
 }
 
 impl TopSample {
-    /// Queries all domains. For a domain that does not answer, other domains report its traffic,
+    /// Queries all domains. If a domain does not answer, other domains still report its traffic,
     /// and the monitor its CPU time.
     pub(crate) fn take(instance: &Instance) -> Result<Self, client::Error> {
         let status = instance.status()?;
@@ -151,13 +152,13 @@ impl TopSample {
             let before_by = before.all.get(key);
             let mut counted = RowCounters::default();
             for (run_of, now) in by {
-                // The counters of a domain that did not exist before are all from this interval.
+                // A domain that did not exist before has counted only in this interval.
                 let nothing = RowCounters::default();
                 let then = before_by.and_then(|by| by.get(run_of)).unwrap_or(&nothing);
                 let mut since = now.since(then);
                 if before.silent.contains(run_of) {
-                    // An unknown part of its counts is older than the interval; CPU time is known,
-                    // because the monitor counts it.
+                    // Some of the domain's counts are older than the interval, so they are not
+                    // used. CPU time is exact, because the monitor counts it.
                     since = RowCounters {
                         cpu_ns: since.cpu_ns,
                         ..nothing
@@ -194,11 +195,12 @@ fn all_counters(status: &Status, stats: &BTreeMap<String, Value>) -> CountersByR
         };
         let stat = stats.get(&domain.name);
         own.add_drops(stat.and_then(|stat| stat.get("drops")));
-        // Only the driver domain has ports: others' reports of ports are ignored.
+        // Only the driver domain has ports, so the ports in other domains' reports are ignored.
         let stat = stat.filter(|_| domain.program == Program::Driver);
         for (port, of) in object(stat.and_then(|stat| stat.get("ports"))) {
             let counted = of_port(of);
-            // Frames that it dropped before it knew their port count as its own.
+            // Frames that the driver domain dropped before it knew their port count for the driver
+            // domain.
             own.take_drops(&counted.drops);
             if let Some(key) = row_of_port(port, status) {
                 let by = all.entry(key).or_default().entry(run_of(domain));
@@ -243,7 +245,7 @@ fn of_port(port: &Value) -> RowCounters {
     counted
 }
 
-/// Returns a port's counters of frames that it could not send.
+/// Returns a port's counters of frames that its device or queue dropped.
 fn device_drops(port: &Value) -> Value {
     let device = |key| port.get("device").and_then(|device| device.get(key));
     let queue = |key| port.get("egress_queue").and_then(|queue| queue.get(key));
@@ -262,7 +264,7 @@ fn device_drops(port: &Value) -> Value {
     Value::Object(there.collect())
 }
 
-/// Returns the row that a port belongs to.
+/// Returns the row to which a port belongs.
 fn row_of_port(port: &str, status: &Status) -> Option<(RowKind, String)> {
     if let Some(nic) = port.strip_prefix("nic.") {
         return Some((RowKind::Nic, nic.to_owned()));
@@ -286,7 +288,7 @@ pub(crate) struct TopRow {
     pub(crate) counted: RowCounters,
 }
 
-/// An interval, and the differences of all counters.
+/// An interval and the differences of all counters over it.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) time: Duration,
@@ -299,12 +301,12 @@ impl Interval {
         count as f64 / self.time.as_secs_f64().max(1e-9)
     }
 
-    /// Returns CPU time as a share of one CPU.
+    /// Returns CPU time as a fraction of one CPU.
     pub(crate) fn share(&self, cpu_ns: u64) -> f64 {
         self.rate(cpu_ns) / 1e9
     }
 
-    /// Returns the span as JSON.
+    /// Returns the interval as JSON.
     pub(crate) fn json(&self) -> Value {
         let volume = |volume: Volume| {
             json!({
@@ -400,7 +402,7 @@ pub(crate) mod tests {
         let span = span(Duration::from_secs(2));
         let names: Vec<_> = span.rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["wire", "driver", "driver-1", "web-2", "monitor"]);
-        // Both workers have counted a part of each.
+        // Each worker has counted a part of this traffic.
         let wire = &find(&span, "wire").counted;
         assert_eq!((wire.sent.frames, wire.received.bytes), (40, 240));
         assert_eq!(wire.drops, [("device_full".to_owned(), 4)].into());

@@ -7,7 +7,7 @@ use crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
     enable_raw_mode, size,
 };
-use crossterm::{execute, queue};
+use crossterm::{exec_lab, queue};
 use rustix::event::{self as ready, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::panic;
@@ -24,7 +24,7 @@ pub(crate) struct Screen {
 /// dropped, and on a panic.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// Whether the last read found a key, so that more may be buffered.
+    /// Whether the last read found a key. More keys may then be buffered.
     has_read: bool,
 }
 
@@ -70,7 +70,7 @@ impl Keys {
             return Ok(Some(KeyPress::Gone));
         }
         self.has_read = match poll(Duration::ZERO) {
-            // A signal arrived, for which the loop checks next.
+            // A signal has arrived, for which the caller checks next.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
             ready => ready?,
         };
@@ -101,7 +101,7 @@ impl Screen {
         let screen = Self {
             keys: Keys::take()?,
         };
-        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        exec_lab!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)
     }
 
@@ -110,8 +110,8 @@ impl Screen {
         self.keys.key(within)
     }
 
-    /// Draws lines from the top and omits those that do not fit. Highlights the line `marked`, and
-    /// always shows it.
+    /// Draws lines from the top of the screen. Omits lines that do not fit, but always shows the
+    /// line `marked`, which it highlights.
     pub(crate) fn draw(&self, head: &[String], lines: &[String], marked: usize) -> io::Result<()> {
         let (columns, rows) = size()?;
         let mut out = io::BufWriter::new(io::stdout().lock());
@@ -139,8 +139,8 @@ impl Screen {
     }
 }
 
-/// Waits for input. Returns whether the terminal was closed instead: reading keys would then never
-/// end.
+/// Waits for input. Returns true if the terminal was closed, because reads of keys would then never
+/// return.
 fn wait_for_hangup(within: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
@@ -153,7 +153,7 @@ fn wait_for_hangup(within: Duration) -> io::Result<bool> {
     }
 }
 
-/// Returns the first visible line of `lines` where `room` fit.
+/// Returns the index of the first visible line if `room` of `lines` lines fit on the screen.
 fn first_shown(lines: usize, marked: usize, room: usize) -> usize {
     let last = lines.saturating_sub(room);
     (marked + 1).saturating_sub(room).min(last)
@@ -173,7 +173,7 @@ impl Drop for Keys {
 
 /// Restores the terminal, unless it was closed.
 fn leave_screen() {
-    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = exec_lab!(io::stdout(), Show, LeaveAlternateScreen);
     leave_raw_mode();
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Order {
 /// Lines of the table's header.
 pub(crate) const HEADER: usize = 2;
 
-/// Sorts rows; equal ones stay in the order of kinds and names.
+/// Sorts rows. Equal rows stay in the order of kinds and names.
 pub(crate) fn sort(rows: &mut [TopRow], order: Order) {
     rows.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
     let key = |row: &TopRow| match order {
@@ -66,7 +66,7 @@ pub(crate) fn lines(span: &Interval) -> Vec<String> {
             frames(counted.received.frames),
             megabits(counted.received.bytes),
             frames(counted.dropped()),
-            // Domains choose the names of their counters.
+            // The text is cleaned, because domains choose the names of their counters.
             clean::line(counted.reason().unwrap_or_default()).into_owned(),
             format!("{:.1}", span.share(counted.cpu_ns) * 100.0),
         ]);
@@ -105,7 +105,8 @@ mod tests {
                 .iter()
                 .any(|line| line.contains("web-2") && line.contains("no_request"))
         );
-        // A domain chooses the names of its reasons, which must not control the terminal.
+        // A domain chooses the names of its drop reasons, which must not contain terminal control
+        // codes.
         let hostile = "\x1b[2J\nmonitor".to_owned();
         for row in &mut span.rows {
             row.counted.drops = [(hostile.clone(), 1000)].into();

@@ -42,8 +42,8 @@ fn arp_request() -> Vec<u8> {
     frame
 }
 
-/// Returns a frame to an unknown station.
-fn to_nobody() -> Vec<u8> {
+/// Returns a frame that is addressed to an unknown station.
+fn to_unknown_station() -> Vec<u8> {
     let mut frame = [[2, 0, 0, 0, 0, 0x77], STATION].concat();
     frame.extend([0x88, 0xb5]);
     frame.resize(60, 0);
@@ -81,7 +81,7 @@ fn frames(path: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn a_guest_answers_a_capture_file() {
     let place = TestDir::with_machine();
-    let requests = vec![to_nobody(), arp_request(), arp_request()];
+    let requests = vec![to_unknown_station(), arp_request(), arp_request()];
     let folder = place.file("machine.toml", MACHINE);
     let folder = Path::new(&folder).parent().unwrap();
     fs::write(folder.join("in.pcap"), capture(&requests)).unwrap();
@@ -98,7 +98,7 @@ fn a_guest_answers_a_capture_file() {
         let left = frames(&folder.join("out.pcap"));
         (left.iter().filter(|frame| is_answer(frame)).count() == 2).then_some(left)
     });
-    // No frame that arrived through the wire leaves through it.
+    // No frame that the wire received is sent back to the wire.
     assert!(
         answers.iter().all(|frame| frame[6..12] == GUEST),
         "{answers:02x?}"

@@ -1,4 +1,4 @@
-//! Attacks of clients of the control socket on each other and on the machine.
+//! Attacks by clients of the control socket on each other and on the machine.
 
 use crate::test_dir::{SIM, TestDir, UNPRIVILEGED_UID, wait};
 use rustix::fs::{Gid, Uid};
@@ -14,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, Stops, group_id, require};
 
-/// A deadline far above the duration of an answer on a busy machine, and far below a delay that
-/// clients could cause.
+/// Timeout for an answer. It is far longer than an answer takes on a busy machine, and far shorter
+/// than delays that hostile clients could cause.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(4);
 
-/// Changes only this thread's user.
+/// Changes the user and group of this thread only.
 fn become_user(user: u32, group: u32) {
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
     set_thread_groups(&[]).unwrap();
@@ -26,7 +26,7 @@ fn become_user(user: u32, group: u32) {
     set_thread_res_uid(user, user, user).unwrap();
 }
 
-/// A connection that stays open.
+/// A client whose connection stays open.
 struct OpenClient(BufReader<UnixStream>);
 
 impl OpenClient {
@@ -97,12 +97,12 @@ fn outsiders_cannot_connect() {
 }
 
 #[test]
-fn outsiders_that_connect_delay_no_restart() {
+fn connections_of_outsiders_do_not_delay_a_restart() {
     require!(root);
     let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
-    // Act as on a file system without access control lists.
+    // These modes simulate a file system without access control lists.
     for (path, mode) in [("run", 0o711), ("run/grantway.sock", 0o666)] {
         fs::set_permissions(place.path(path), Permissions::from_mode(mode)).unwrap();
     }
@@ -143,7 +143,7 @@ fn outsiders_that_connect_delay_no_restart() {
 }
 
 #[test]
-fn a_users_half_requests_delay_no_other_user() {
+fn partial_requests_do_not_delay_other_users() {
     require!(root);
     let place = TestDir::with_machine();
     up(&place);
@@ -173,7 +173,7 @@ fn a_users_half_requests_delay_no_other_user() {
 }
 
 #[test]
-fn requests_under_way_take_no_place_of_root() {
+fn pending_requests_do_not_block_root() {
     require!(root);
     let place = TestDir::with_machine();
     up(&place);
@@ -182,7 +182,7 @@ fn requests_under_way_take_no_place_of_root() {
         let (socket, group) = (socket.clone(), group_id("adm"));
         thread::spawn(move || {
             become_user(UNPRIVILEGED_UID, group);
-            // A domain that cannot restart, so the request to restart it takes until its deadline
+            // The domain cannot restart, so a request to restart it is pending until its deadline
             // of 20 s.
             let mut all: Vec<OpenClient> = (0..40).map(|_| OpenClient::new(&socket)).collect();
             for asks in &mut all {
@@ -208,8 +208,8 @@ fn guest(name: &str) -> Value {
     json!({ "name": name, "vif": [{ "endpoint": "stack", "network": true }] })
 }
 
-/// Returns the answers to requests of different clients that reach the manager at once.
-fn at_once(place: &TestDir, requests: &[Value]) -> Vec<Value> {
+/// Sends requests from different clients at the same time. Returns the answers.
+fn send_concurrently(place: &TestDir, requests: &[Value]) -> Vec<Value> {
     let socket = place.folder().join("run/grantway.sock");
     let mut clients: Vec<OpenClient> = requests.iter().map(|_| OpenClient::new(&socket)).collect();
     for (client, request) in clients.iter_mut().zip(requests) {
@@ -224,7 +224,7 @@ fn with_a_guest() -> (TestDir, crate::test_dir::Running) {
     let running = place.start(&["up", &file]);
     place.wait_for_output(&running, "is up");
     let attach = json!({ "op": "attach", "guest": guest("a") });
-    let attached = at_once(&place, &[attach]).remove(0);
+    let attached = send_concurrently(&place, &[attach]).remove(0);
     assert_eq!(attached["domain"], "a", "{attached}");
     (place, running)
 }
@@ -233,7 +233,7 @@ fn with_a_guest() -> (TestDir, crate::test_dir::Running) {
 fn one_of_three_requests_detaches_a_guest() {
     let (place, running) = with_a_guest();
     let detach = json!({ "op": "detach", "domain": "a" });
-    let answers = at_once(&place, &[detach.clone(), detach.clone(), detach]);
+    let answers = send_concurrently(&place, &[detach.clone(), detach.clone(), detach]);
     let (done, refused): (Vec<&Value>, Vec<&Value>) =
         answers.iter().partition(|answer| answer["domain"] == "a");
     assert_eq!((done.len(), refused.len()), (1, 2), "{answers:?}");
@@ -252,17 +252,17 @@ fn one_of_three_requests_detaches_a_guest() {
 fn a_guest_replaces_one_that_is_being_detached() {
     let (place, running) = with_a_guest();
     let attach = json!({ "op": "attach", "guest": guest("a") });
-    let again = at_once(&place, std::slice::from_ref(&attach)).remove(0);
+    let again = send_concurrently(&place, std::slice::from_ref(&attach)).remove(0);
     let message = "guest a is attached already: detach it first (`grantway detach a`)";
     assert_eq!(again["error"], message);
     let detach = json!({ "op": "detach", "domain": "a" });
-    for answer in at_once(&place, &[detach, attach]) {
+    for answer in send_concurrently(&place, &[detach, attach]) {
         assert_eq!(answer["domain"], "a", "{answer}");
     }
     // Errors describe the address by its guest, not by a section of a file.
     let mut other = guest("b");
     other["vif"] = json!([{ "endpoint": "stack", "addresses": ["10.0.0.2/24"] }]);
-    let refused = at_once(&place, &[json!({ "op": "attach", "guest": other })]).remove(0);
+    let refused = send_concurrently(&place, &[json!({ "op": "attach", "guest": other })]).remove(0);
     let why = refused["error"].as_str().unwrap();
     assert!(why.contains("guest web") && !why.contains("[["), "{why}");
     assert_eq!(running.terminate().code, 0);

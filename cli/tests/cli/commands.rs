@@ -36,9 +36,9 @@ fn wrong_usage_is_status_2() {
     );
 }
 
-/// Old names in a file are accepted with a warning, which is not on standard output.
+/// Old names in a file are accepted with a warning on standard error.
 #[test]
-fn old_names_are_warned_of_on_stderr() {
+fn old_names_cause_a_warning_on_stderr() {
     let place = TestDir::new();
     let text = "[driver]\ngrants = \"mapped\"\n[[nic]]\nname = \"w\"\nkind = \"tap\"\n\
                 netns = \"no-such-namespace\"\n";
@@ -105,7 +105,7 @@ fn completions_are_printed() {
 }
 
 #[test]
-fn no_instance_is_one_sentence_and_status_1() {
+fn a_missing_instance_is_reported_with_status_1() {
     let place = TestDir::new();
     for args in [
         &["status"][..],
@@ -167,7 +167,7 @@ fn mistakes_in_a_file_are_reported_with_status_2() {
     );
 }
 
-/// The regular monitor does not implement them.
+/// The regular monitor does not implement these mechanisms.
 #[test]
 fn mechanisms_of_comparisons_are_refused_by_name() {
     let (place, half) = (TestDir::new(), TestDir::new());
@@ -189,7 +189,7 @@ fn mechanisms_of_comparisons_are_refused_by_name() {
 }
 
 #[test]
-fn no_monitor_program_is_status_3() {
+fn a_missing_monitor_program_is_status_3() {
     let place = TestDir::new();
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
@@ -277,13 +277,13 @@ fn up_runs_until_a_signal_and_ends_the_monitor() {
         "{run:?}"
     );
     assert_eq!(run.out.lines().count(), 1, "{run:?}");
-    // This monitor answered no client, which is a failure, but it has ended.
+    // This monitor answered no client, which is a failure. But it has exited.
     assert_eq!(run.code, 1, "{run:?}");
     assert!(!is_alive(&pid));
 }
 
 #[test]
-fn up_notices_the_end_of_the_monitor() {
+fn up_detects_the_exit_of_the_monitor() {
     let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exit 9");
     let file = place.file("good.toml", SIM);
@@ -296,7 +296,7 @@ fn up_notices_the_end_of_the_monitor() {
     );
 }
 
-/// The last line of a log may be a domain's.
+/// A domain may have written the last line of a log.
 #[test]
 fn the_last_log_line_has_no_terminal_codes() {
     require!(root, tap);

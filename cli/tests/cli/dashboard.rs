@@ -1,13 +1,13 @@
-//! The dashboard of `contrib/grafana`. Grafana shows a wrong panel as an empty one, or not at all,
-//! so the tests check it against
+//! The dashboard of `contrib/grafana`. Grafana shows a wrong panel as an empty panel or omits it,
+//! so the tests check the dashboard against
 //!
-//! - the documented model ("Dashboard JSON model", version 36 and later): every key is known and of
-//!   its type, every word is valid;
-//! - rules outside of a schema: panels do not overlap, numbers are unique, every variable is
-//!   defined by the dashboard or by Grafana;
+//! - the documented model ("Dashboard JSON model", version 36 and later): every key is known and
+//!   has the right type, every enumerated value is valid;
+//! - rules that no schema expresses: panels do not overlap, ids are unique, the dashboard or
+//!   Grafana defines every variable;
 //! - Prometheus: it parses all queries (`promtool`);
-//! - the metrics of a machine: each metric in a query exists, with the labels that the query
-//!   selects, sums or shows by, and with the values that it selects.
+//! - the metrics of a machine: each metric in a query exists, with the labels and label values that
+//!   the query uses.
 
 use crate::metrics::contrib;
 use crate::test_dir::{SIM, TestDir, wait};
@@ -266,7 +266,7 @@ fn targets(dashboard: &Dashboard) -> Vec<&Target> {
     targets
 }
 
-/// Returns the words of a text that may name a metric, a label or a variable.
+/// Returns the words of a text that may be names of metrics, labels or variables.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(move |c| !is_part(c)).filter(|w| !w.is_empty())
@@ -278,7 +278,7 @@ fn the_dashboard_is_valid() {
     assert!((1..=80).contains(&dashboard.title.len()));
     assert!((1..=40).contains(&dashboard.uid.len()));
     assert!(!dashboard.tags.is_empty() && dashboard.version > 0);
-    // The first version with panels of this form.
+    // Version 36 is the first one with panels of this form.
     assert!(dashboard.schema_version >= 36);
     assert!(dashboard.graph_tooltip <= 2);
     assert_eq!(dashboard.timezone, Timezone::Browser);
@@ -364,14 +364,14 @@ fn prometheus_parses_the_queries() {
 /// Labels that Prometheus adds to scraped metrics.
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
-/// A query's selector: the metric's name, and for each label the required value, if any.
+/// A selector in a query: the metric's name, and for each label the required value, if any.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Selector {
     name: String,
     labels: BTreeMap<String, Option<String>>,
 }
 
-/// Returns the selectors of a query, with the labels that it sums by.
+/// Returns the selectors in a query. Their labels include those by which the query sums.
 fn selectors(query: &str) -> Vec<Selector> {
     let by = query.split("by (").skip(1);
     let by = by.flat_map(|rest| words(rest.split(')').next().unwrap_or_default()));
@@ -396,7 +396,7 @@ fn selectors(query: &str) -> Vec<Selector> {
     found
 }
 
-/// Returns whether a sample's line is selected.
+/// Returns whether a selector matches the line of a sample.
 fn is_selected(line: &str, selector: &Selector) -> bool {
     let name = words(line).next();
     let labels = line
@@ -450,7 +450,7 @@ fn selectors_are_found_in_queries_and_samples() {
 #[test]
 fn queries_select_existing_metrics() {
     let place = TestDir::with_machine();
-    // With large receive offload and a restart, so that all metrics exist.
+    // Large receive offload and a restart make all metrics exist.
     let file = place.file("m.toml", &format!("lro.at = \"both\"\n{SIM}"));
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
@@ -461,7 +461,7 @@ fn queries_select_existing_metrics() {
     for target in targets(&dashboard) {
         let mut found = selectors(&target.expr);
         assert!(!found.is_empty(), "{}", target.expr);
-        // Labels in the name of a series.
+        // The legend contains the labels that name a series.
         for shown in target.legend_format.split("{{").skip(1) {
             let label = shown.split("}}").next().unwrap().to_owned();
             for selector in &mut found {
@@ -475,14 +475,14 @@ fn queries_select_existing_metrics() {
             missing.append(&mut selectors(&query.query));
         }
     }
-    // No stream runs whose segments could wait for others.
+    // No stream runs, so no segments wait for others, and this metric is absent.
     missing.retain(|selector| selector.name != "grantway_lro_wait_seconds_bucket");
-    // Counters of a domain are missing while it answers slowly.
+    // A domain's counters may be missing while the domain answers slowly.
     wait(|| {
         let metrics = place.run(&["metrics"]);
         assert!(metrics.ok(), "{metrics:?}");
         missing.retain(|selector| !metrics.out.lines().any(|line| is_selected(line, selector)));
-        println!("not there: {missing:?}");
+        println!("missing metrics: {missing:?}");
         missing.is_empty().then_some(())
     });
     assert!(place.run(&["down"]).ok());

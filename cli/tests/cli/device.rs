@@ -49,7 +49,8 @@ fn wait_for_answers(place: &TestDir, guest: &str) {
     wait(|| answers().filter(|now| *now > before + 2));
 }
 
-/// D-26: either death loses only frames, and the guest stays connected.
+/// D-26: the death of the device domain or the driver domain only loses frames, and the guest stays
+/// connected.
 #[test]
 fn traffic_survives_deaths_of_device_and_driver() {
     let place = TestDir::with_machine();
@@ -72,7 +73,7 @@ fn traffic_survives_deaths_of_device_and_driver() {
     assert_eq!(number(&device, "io_faults"), Some(0), "{device}");
 
     let log = place.read("run/grantway.log");
-    // A fast restart is noticed before the end.
+    // The log may report a fast restart before it reports the exit.
     let ends = ["the device has closed", "the backend was restarted"];
     let is_logged = |end: &&str| log.contains(&format!("nic.wire: {end}; the link is down"));
     assert!(ends.iter().any(is_logged), "{log}");
@@ -106,8 +107,8 @@ fn wait_for_direct_frames(place: &TestDir, guest: &str) {
     wait(|| direct().filter(|now| *now > before + 2));
 }
 
-/// D-32 to D-34: a device writes into pages of a guest, and continues to do so after the death of
-/// the device, the driver domain or the guest, with buffers posted.
+/// D-32 to D-34: a device writes into pages of a guest. It continues to do so after the death of
+/// the device domain, the driver domain or the guest while buffers are posted.
 #[test]
 fn dedicated_queue_survives_each_death() {
     let place = TestDir::with_machine();
@@ -129,7 +130,7 @@ fn dedicated_queue_survives_each_death() {
     assert!(end.ok(), "{end:?}");
 }
 
-/// Returns two NICs with devices, and a guest with a dedicated queue of each.
+/// Returns a machine with two NICs with devices, and a guest with a dedicated queue of each.
 fn with_two_devices() -> String {
     let first = with_queue().replacen("kind = \"sim\"", SOFT, 1);
     let (_, other) = first.split_once("[[nic]]").unwrap();
@@ -148,8 +149,8 @@ fn with_two_devices() -> String {
     first + &other
 }
 
-/// Each NIC has a device domain, a link and queues of guests. The death of one device leaves the
-/// other ones alone, and all work again after that of the driver domain.
+/// Each NIC has a device domain, a link and queues for guests. The death of one device domain does
+/// not affect the others. All devices work again after the death of the driver domain.
 #[test]
 fn machine_has_several_devices() {
     const OTHER: &str = "device-other";

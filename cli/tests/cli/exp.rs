@@ -1,4 +1,4 @@
-//! Experiments with raw frames, as a script runs them.
+//! Runs experiments as a script does.
 
 use crate::test_dir::{TestDir, wait};
 use serde_json::Value;
@@ -6,13 +6,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Runs one experiment at a time, as users do: each takes all CPUs.
-fn alone() -> MutexGuard<'static, ()> {
+/// Lets one experiment run at a time, because each uses all CPUs.
+fn run_alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the figures of a run's standard output, after its provenance.
+/// Returns the figures in a run's standard output, without the provenance.
 fn figures(out: &str) -> Vec<Value> {
     let mut lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
     let head: Value = lines.next().unwrap();
@@ -34,7 +34,7 @@ fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str
 
 #[test]
 fn small_frames_are_reported_with_their_settings() {
-    let _alone = alone();
+    let _alone = run_alone();
     let place = TestDir::with_machine();
     let only = "pointers-64,shared-64,ngm-64";
     let args = ["exp", "small", "--only", only, "--seconds", "0.5"];
@@ -59,14 +59,14 @@ fn small_frames_are_reported_with_their_settings() {
             figure(&figures, config, metric);
         }
     }
-    let (under_way, _) = figure(&figures, "ngm-64-window-768", "in_flight");
+    let (in_flight, _) = figure(&figures, "ngm-64-window-768", "in_flight");
     let (usual, _) = figure(&figures, "ngm-64", "in_flight");
-    assert!(usual <= 128.0 && under_way <= 768.0, "{usual} {under_way}");
+    assert!(usual <= 128.0 && in_flight <= 768.0, "{usual} {in_flight}");
     figure(&figures, "ngm-64", "ratio.shared-64.packets");
     figure(&figures, "ngm-64", "ratio.pointers-64.packets");
 }
 
-/// A user's plan, with impairments of a wire and neighbours of a guest.
+/// A user's plan, with a wire that impairs frames and with neighbours of a guest.
 const OWN: &str = r#"
 name = "own"
 about = "faults, acknowledgements at once, rivals, several wires"
@@ -119,7 +119,7 @@ wires = [1, 4]
 #[test]
 fn a_users_plan_impairs_the_wire_and_adds_load() {
     testing::require!(root, tap, tool("nft"), tool("ip"), tool("ethtool"));
-    let _alone = alone();
+    let _alone = run_alone();
     let place = TestDir::with_machine();
     let file = place.file("own.toml", OWN);
     let run = place.run(&["exp", &file, "--quick", "--json"]);
@@ -128,20 +128,20 @@ fn a_users_plan_impairs_the_wire_and_adds_load() {
     let value = |config: &str, metric: &str| figure(&figures, config, metric).0;
     assert!(value("spoiled", "sack_share") > 0.0);
     assert!(value("spoiled-bridge", "throughput") > 0.0);
-    // A delayed acknowledgement covers two segments.
+    // A delayed acknowledgement would cover two segments.
     assert!(value("at-once", "segments_per_ack") < 1.5);
     assert!(value("crowded@beside=2", "throughput.rivals") > 0.0);
     let none = figures.iter().any(|figure| {
         figure["config"] == "crowded@beside=0" && figure["metric"] == "throughput.rivals"
     });
-    assert!(!none, "no guest is beside it");
+    assert!(!none, "without neighbours the figure is absent");
     for wires in ["wires@wires=1", "wires@wires=4"] {
         assert!(value(wires, "throughput") > 0.0);
     }
     assert_eq!(place.left(), ["own.toml"]);
 }
 
-/// A web server, queried over a machine and over the kernel's own path.
+/// A plan with a web server, which is queried over a machine and over the kernel's network path.
 const WEB: &str = r#"
 name = "web"
 about = "a web server"
@@ -172,7 +172,7 @@ place = ["one-core"]
 #[test]
 fn a_web_server_is_measured_and_leaves_nothing() {
     testing::require!(root, tap, tool("nginx"), tool("httperf"));
-    let _alone = alone();
+    let _alone = run_alone();
     let place = TestDir::with_machine();
     let run = place.run(&["exp", &place.file("web.toml", WEB), "--quick", "--json"]);
     assert!(run.ok(), "{run:?}");
@@ -211,7 +211,7 @@ fn a_missing_web_server_is_named_by_its_package() {
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     testing::require!(root, tap);
-    let _alone = alone();
+    let _alone = run_alone();
     let place = TestDir::with_machine();
     let of_machines = || -> Vec<String> {
         let files = fs::read_dir(place.folder().join("run"));
@@ -228,7 +228,7 @@ fn an_interrupted_run_leaves_nothing() {
     };
     let running = place.start(&["exp", "attach", "--quick"]);
     wait(|| (!of_machines().is_empty()).then_some(()));
-    // `grantway` itself is one of the programs.
+    // `grantway` is one of these processes.
     wait(|| (processes() > 1).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 130, "{run:?}");
@@ -237,7 +237,7 @@ fn an_interrupted_run_leaves_nothing() {
 }
 
 #[test]
-fn mistakes_in_a_users_plan_have_their_place() {
+fn mistakes_in_a_users_plan_are_located() {
     let place = TestDir::new();
     for (from, to, message) in [
         ("about =", "abuot =", "line 3, column 1"),
@@ -279,11 +279,11 @@ fn huge_pages(counter: &str) -> String {
 #[test]
 fn peers_run_and_leave_nothing_behind() {
     let pages = || huge_pages("nr_hugepages");
-    let _alone = alone();
+    let _alone = run_alone();
     let place = TestDir::with_machine();
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
-    // The other two programs meet the requirements of vhost.
+    // The programs of `memif` and `ovs` also meet the requirements of vhost.
     let run = place.run(&[&all[..], &["0.5", "--only", "ngm,memif,ovs"]].concat());
     if run.code == 3 {
         return testing::skip(run.err);
@@ -291,11 +291,11 @@ fn peers_run_and_leave_nothing_behind() {
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
     for size in ["64", "1514"] {
-        // The total number of frames equals the number that circulates with them.
-        let (under_way, note) = figure(&figures, &format!("ngm@size={size}"), "in_flight");
+        // `ngm` has the same total number of frames as the peers.
+        let (in_flight, note) = figure(&figures, &format!("ngm@size={size}"), "in_flight");
         assert!(
-            under_way <= 256.0 && note.contains("and 512 buffers posted"),
-            "{under_way} {note}"
+            in_flight <= 256.0 && note.contains("and 512 buffers posted"),
+            "{in_flight} {note}"
         );
     }
     for peer in ["memif", "ovs-dpdk"] {
@@ -317,7 +317,7 @@ fn peers_run_and_leave_nothing_behind() {
             );
         }
     }
-    // Columns that touch every byte are compared with each other.
+    // Columns that touch every byte are compared only with each other.
     for peer in ["memif-touched", "ovs-dpdk-touched"] {
         for size in ["64", "1514"] {
             let own = format!("ngm-touched@size={size}");
@@ -330,7 +330,7 @@ fn peers_run_and_leave_nothing_behind() {
     assert_eq!(place.users(), Vec::<String>::new());
 
     let running = place.start(&[&all[..], &["60", "--only", "ovs"]].concat());
-    // Guest and switch run when the guest has the switch's port.
+    // Guest and switch run as soon as the guest has the switch's port.
     wait(|| {
         place
             .users()

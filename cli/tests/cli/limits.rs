@@ -42,7 +42,7 @@ fn a_limit_that_is_too_low_is_named() {
     is_refused(&place, &check, 3, FILES);
     let demo = place.run_limited(0, "--nofile=128:128", &["demo", "--quick", "--sim"]);
     is_refused(&place, &demo, 3, FILES);
-    // All other exit statuses are the command's.
+    // `run` fails with 125, because all other exit statuses are the command's.
     let run = place.run_limited(0, "--nofile=128:128", &["run", "--", "true"]);
     is_refused(&place, &run, 125, FILES);
 }
@@ -56,7 +56,7 @@ fn the_required_limit_suffices() {
     let refused = place.run_limited(0, "--nofile=16:16", &up);
     let (_, need) = refused.err.split_once("the machine needs ").unwrap();
     let need: u32 = need.split(':').next().unwrap().parse().unwrap();
-    // The soft limit is raised.
+    // The program raises the soft limit.
     let run = place.run_limited(0, &format!("--nofile=32:{need}"), &up);
     assert!(run.ok(), "{run:?}");
     let guest = place.file(

@@ -1,5 +1,5 @@
-//! The command line with a real machine: monitor, driver domain and a guest, without TAPs, so that
-//! no privileges are needed.
+//! The command line with a real machine: monitor, driver domain and a guest. The machine has no
+//! TAPs, so the tests need no privileges.
 
 use crate::test_dir::{SIM, TestDir, is_alive, wait, wait_for_end};
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn a_machine_can_be_queried_changed_and_ended() {
         hops.len() >= 2 && hops.iter().all(|hop| hop["domain"] == "web"),
         "{trace}"
     );
-    // Ten pings a second: both domains sometimes trace the same packet.
+    // At ten pings per second, both domains sometimes trace the same packet.
     let both = |trace: &Value| {
         let hops = trace["hops"].as_array().unwrap();
         ["driver", "web"].map(|domain| hops.iter().any(|hop| hop["domain"] == domain)) == [true; 2]
@@ -110,7 +110,7 @@ fn a_machine_can_be_queried_changed_and_ended() {
     assert_eq!(place.run(&["status"]).code, 1);
 }
 
-/// Asserts that the documentation names every key of `value`, without the keys that a domain's own
+/// Asserts that the documentation names every key of `value`, except for keys that a domain's
 /// program reports.
 fn assert_documented(value: &Value) {
     const DOCS: &str = include_str!("../../../docs/command-line.md");
@@ -152,7 +152,7 @@ fn down_ends_the_machine_of_a_waiting_up() {
     assert_eq!(run.code, 0, "{run:?}");
 }
 
-/// The first `up` notices the end of its machine only when the next one runs.
+/// The first `up` detects the end of its machine only when the next machine runs.
 #[test]
 fn an_ended_up_spares_the_next_machine() {
     let place = TestDir::with_machine();
@@ -186,7 +186,7 @@ fn the_machine_does_not_outlive_a_killed_up() {
     for pid in &pids {
         wait_for_end(pid);
     }
-    // The name can be used again at once.
+    // The name can be reused immediately.
     let again = place.run(&["up", &file, "--detach"]);
     assert!(again.ok(), "{again:?}");
     assert!(place.run(&["down"]).ok());
@@ -203,8 +203,8 @@ fn leftovers_of_a_killed_monitor_are_removed() {
     };
     rustix::process::kill_process(of(&up), rustix::process::Signal::KILL).unwrap();
     wait_for_end(&up["pid"].to_string());
-    // Connections fail at once, although the manager, which has the same socket, may end a moment
-    // later.
+    // Connections fail immediately, although the manager, which has the same socket, may exit a
+    // moment later.
     let again = place.run(&["up", &file, "--detach", "--json"]);
     assert!(again.ok(), "{again:?}");
     let again = json(&again.out);
@@ -246,7 +246,7 @@ fn a_guest_killed_under_traffic_is_survived() {
             assert!(text.contains("from_guest"), "{text}");
             text
         };
-        // The guest pings.
+        // The guest sends pings, so its counter grows.
         let before = sent(&name);
         wait(|| (before != sent(&name)).then_some(()));
         let pid = domain(&name)["pid"].as_i64().unwrap() as i32;

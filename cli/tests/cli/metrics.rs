@@ -19,7 +19,7 @@ pub(crate) fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
 }
 
-/// Returns the names in a text that look like those of metrics.
+/// Returns the names in a text that look like names of metrics.
 fn names(text: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))
@@ -30,15 +30,16 @@ fn names(text: &str) -> BTreeSet<&str> {
 #[test]
 fn alerts_name_existing_metrics() {
     let place = TestDir::with_machine();
-    // With large receive offload, so that all metrics exist.
+    // Large receive offload makes all metrics exist.
     let file = place.file("m.toml", &format!("lro.at = \"both\"\n{SIM}"));
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let alerts = fs::read_to_string(contrib("prometheus/alerts.yml")).unwrap();
     let mut missing = names(&alerts);
-    // No outage has occurred here.
+    // This metric exists only after an outage.
     missing.remove("grantway_domain_last_outage_seconds");
-    // The guest pings continuously. Counters of a domain are missing while it answers slowly.
+    // The guest pings continuously. A domain's counters may be missing while the domain answers
+    // slowly.
     let text = wait(|| {
         let metrics = place.run(&["metrics"]);
         assert!(metrics.ok(), "{metrics:?}");
@@ -50,7 +51,7 @@ fn alerts_name_existing_metrics() {
         let frames = format!("grantway_port_frames_total{{domain=\"driver\",{port}");
         let value = metrics.out.lines().find_map(|l| l.strip_prefix(&frames));
         let value: u64 = value?.parse().ok()?;
-        println!("not there: {missing:?}");
+        println!("missing metrics: {missing:?}");
         (value > 0 && missing.is_empty()).then_some(metrics.out)
     });
     let open = place.run(&["metrics", "--openmetrics"]);
@@ -69,8 +70,8 @@ fn prometheus_parses_the_alerts() {
     promtool(&["check", "rules", alerts.to_str().unwrap()], "");
 }
 
-/// A port that no other test gets while this lives. Like std's and Go's listeners, it permits reuse
-/// of the address.
+/// A port that no other test gets while this value exists. Like std's and Go's listeners, it
+/// permits reuse of the address.
 struct FreePort {
     number: u16,
     _kept: OwnedFd,
@@ -119,7 +120,7 @@ fn the_metrics_port_is_local_and_optional() {
         let is_up = again.contains("grantway_domain_up{domain=\"web\"");
         is_up.then_some(())
     });
-    // A port that is in use is reported in a sentence.
+    // A port that is in use is reported in one sentence.
     let other = place.file("o.toml", &format!("machine.name = \"o\"\n{SIM}"));
     let taken = place.run(&[
         "up",
@@ -134,14 +135,14 @@ fn the_metrics_port_is_local_and_optional() {
     assert!(place.run(&["down"]).ok());
 }
 
-/// A machine with TAPs of a user without privileges has a separate network namespace.
+/// For a user without privileges, a machine with TAPs has a separate network namespace.
 #[test]
 fn without_privileges_the_port_is_in_the_namespace() {
     require!(root, userns, tap);
     let place = TestDir::with_machine();
     place.open_to_all();
     let file = place.file("m.toml", &TAPS.replace("netns = \"here\"\n", ""));
-    // All ports are free there.
+    // All ports are free in a new namespace.
     let port = 9000;
     let args = ["up", &file, "--detach", "--json", "--metrics-port", "9000"];
     let up = place.run_as(UNPRIVILEGED_UID, &args);
@@ -194,7 +195,7 @@ fn prometheus_reads_the_port() {
         .spawn()
         .unwrap();
     let _ends = Killed(prometheus);
-    // A scrape has a timeout of one second, which may be too short, so it is repeated.
+    // A scrape has a timeout of one second, which may be too short, so Prometheus repeats it.
     wait(|| {
         let answer = get(own, "/api/v1/targets")?;
         let (_, body) = answer.split_once("\r\n\r\n")?;

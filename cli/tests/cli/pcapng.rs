@@ -1,4 +1,4 @@
-//! Captures in a file that other programs read.
+//! Checks that other programs can read captures.
 
 use crate::test_dir::{CommandOutput, SIM, TestDir};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use testing::require;
 
-/// Returns the frames of a file: the direction in the format's bits, and the comment.
+/// Returns the frames of a file: the direction as encoded in the format, and the comment.
 fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut found = Vec::new();
@@ -29,8 +29,8 @@ fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     found
 }
 
-/// Starts a machine whose guest pings continuously, and captures `count` frames of that guest;
-/// returns the file and the result.
+/// Starts a machine whose guest pings continuously, and captures `count` frames of that guest.
+/// Returns the file and the result.
 fn captured(place: &TestDir, machine: &str, count: &str) -> (String, CommandOutput) {
     let file = place.file("m.toml", machine);
     let up = place.run(&["up", &file, "--detach"]);
@@ -67,7 +67,7 @@ fn tcpdump_reads_a_capture_of_both_directions() {
     assert_eq!(none.code, 2);
     assert!(
         none.err
-            .contains("no NIC or guest db; there are: wire, web-0"),
+            .contains("no NIC or guest db; choose from: wire, web-0"),
         "{none:?}"
     );
     let wire = place.file("wire.pcapng", "");
@@ -134,7 +134,7 @@ fn the_reason_of_a_drop_is_a_comment() {
     );
     assert!(place.run(&["down"]).ok());
     require!(tool("tshark"));
-    // Wireshark shows the comments.
+    // tshark must show the comments, like Wireshark.
     let args = ["-n", "-r", &path, "-Y", "frame.comment", "-T", "fields"];
     let shown = Command::new("tshark")
         .args(args)

@@ -1,12 +1,12 @@
-//! `grantway prof`: a session of a real machine from its recording to its flame graphs, and errors
-//! of files, rights and disks.
+//! `grantway prof`: a session of a real machine from the recording to flame graphs, and errors of
+//! files, permissions and disks.
 
 use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
 use serde_json::Value;
 use std::process::Command;
 use testing::{Killed, require, skip};
 
-/// Returns whether this user may sample every process; reports if not.
+/// Returns whether this user may sample every process. If not, reports a skip.
 fn may_sample(place: &TestDir) -> bool {
     let run = place.run(&["prof", "record", "--seconds", "0.1", "-o", "may.prof"]);
     if run.code == 3 {
@@ -27,16 +27,17 @@ fn figure<'a>(figures: &'a [Value], metric: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {metric}"))
 }
 
-/// Returns whether the kernel shows the addresses of its functions; reports if not.
+/// Returns whether the kernel shows the addresses of its functions. If not, reports a skip.
 fn kernel_is_open() -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    // Users without the right see zeros; the symbol of the lowest address is 0 for every user.
+    // Users without the permission see only zeros. The lowest symbol has address 0 for every user,
+    // so the last one is checked.
     let last = symbols.lines().last();
     let is_open = last.is_some_and(|line| !line.starts_with("0000000000000000"));
     is_open || skip("the names of the kernel's functions: kallsyms are hidden")
 }
 
-/// Records a session that every user may record: of the user's own command.
+/// Records a session of a command of this user, which every user may do.
 fn recorded(place: &TestDir, name: &str) -> bool {
     let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
     let run = place.run(&["prof", "record", "-o", name, "--", "sh", "-c", busy]);
@@ -78,12 +79,12 @@ fn a_recorded_machine_is_shown_in_every_form() {
         let corrected = figure(&figures, &format!("corrected_share.{domain}"));
         let [closure, corrected] = [closure, corrected].map(|f| f["value"].as_f64().unwrap());
         let closure = closure * (1.0 - corrected);
-        // Experiments on quiet machines check the exact closure; this test checks that it is
+        // Experiments on quiet machines check the exact closure. This test only checks that it is
         // plausible.
         assert!((0.5..1.5).contains(&closure), "{domain}: {closure}");
         let whole = figure(&figures, &format!("whole_stacks.{domain}"));
         let whole = whole["value"].as_f64().unwrap();
-        // An idle domain has few samples, and some of them belong to its start.
+        // An idle domain has few samples, some of which belong to its start.
         assert!(whole > 0.0, "{domain}: none of its stacks reaches `main`");
         for part in ["expected", "delivered", "lost"] {
             assert!(figure(&figures, &format!("samples.{domain}.{part}"))["value"].is_number());
@@ -299,7 +300,10 @@ fn a_full_disk_is_reported() {
         );
     }
     let is_device = std::fs::metadata("/dev/full").unwrap();
-    assert!(!is_device.is_file(), "the device is still one");
+    assert!(
+        !is_device.is_file(),
+        "the device file was replaced by a regular file"
+    );
 }
 
 #[test]
@@ -317,7 +321,7 @@ fn a_missing_counter_is_reported_in_one_sentence() {
             "prof", "record", "--event", event, "-o", &file, "--", "true",
         ]);
         if run.ok() {
-            // This machine has a PMU, or an emulated one.
+            // This machine has a real or emulated PMU.
             assert!(place.has(&file), "{run:?}");
             continue;
         }
@@ -351,7 +355,7 @@ fn without_rights_only_own_commands_are_profiled() {
         &["prof", "record", "--seconds", "0.1", "-o", "all.prof"],
     );
     if all.ok() {
-        return skip("a perf_event_paranoid above 0: everybody may do everything");
+        return skip("a perf_event_paranoid above 0: every user may profile everything");
     }
     assert!(run.err.contains("unprivileged"), "{run:?}");
     let report = place.run_as(UNPRIVILEGED_UID, &["prof", "report", "own.prof"]);
@@ -385,7 +389,7 @@ fn without_rights_only_own_commands_are_profiled() {
 }
 
 #[test]
-fn a_killed_recorder_blocks_no_other() {
+fn a_killed_recorder_does_not_block_others() {
     let place = TestDir::new();
     let record = ["prof", "record", "-o", "x.prof", "--"];
     let running = place.start(&[&record[..], &["sh", "-c", LONG_COMMAND]].concat());
@@ -395,7 +399,10 @@ fn a_killed_recorder_blocks_no_other() {
         return skip(run.err);
     }
     let meanwhile = place.run(&[&record[..], &["true"]].concat());
-    assert_eq!(meanwhile.code, 2, "somebody writes it: {meanwhile:?}");
+    assert_eq!(
+        meanwhile.code, 2,
+        "another recorder writes the file: {meanwhile:?}"
+    );
     running.kill();
     let run = place.run(&["prof", "report", "x.prof"]);
     assert!(
@@ -453,15 +460,15 @@ fn a_killed_participant_is_named_in_the_report() {
     let missing = "dies: its profiler disconnected";
     assert!(report.ok() && report.out.contains(missing), "{report:?}");
     assert!(!report.out.contains("stays: its profiler"), "{report:?}");
-    assert!(!place.has("s"), "the socket is gone");
+    assert!(!place.has("s"), "the socket must be removed");
 }
 
-/// A command that runs until a file exists, or its folder is removed. Its parent may be killed, and
-/// does not wait for the command's standard error to close.
+/// A command that runs until a file exists or its folder is removed. It closes standard error, so
+/// that a killed parent's test need not wait for it.
 const LONG_COMMAND: &str = "touch started; exec 2>/dev/null; \
                      while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
 
-/// Returns a process that lives until the test ends.
+/// Starts a process that runs until the test ends.
 fn idle() -> Killed {
     Killed(Command::new("sleep").arg("3600").spawn().unwrap())
 }

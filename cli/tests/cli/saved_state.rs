@@ -1,4 +1,4 @@
-//! The state that a machine leaves for the next one of its name: its attached guests.
+//! The state that a machine leaves for the next machine with its name: its attached guests.
 
 use crate::test_dir::{Running, SIM, TestDir, wait};
 use serde_json::Value;
@@ -111,14 +111,14 @@ fn guests_return_after_a_crash_or_a_stop() {
     let running = up(&place);
     assert_eq!(self::running(&place), ["driver", "web"]);
     assert!(!place.has(STATE));
-    // Ctrl-C also removes the record of attached guests.
+    // Unlike SIGTERM, Ctrl-C removes the record of attached guests.
     attach(&place, "d");
     assert!(place.has(STATE));
     assert_eq!(running.interrupt().code, 0);
     assert!(!place.has(STATE));
 }
 
-/// If `down` removes the record while another start waits, the guests are not attached again.
+/// If `down` removes the record while another start waits, the guests must not be attached again.
 #[test]
 fn a_waiting_start_reads_the_latest_state() {
     let place = TestDir::with_machine();
@@ -145,7 +145,7 @@ fn a_waiting_start_reads_the_latest_state() {
 }
 
 #[test]
-fn a_machine_starts_with_any_state_file() {
+fn a_machine_starts_with_an_invalid_state_file() {
     let place = TestDir::with_machine();
     let running = up(&place);
     attach(&place, "a");
@@ -217,7 +217,7 @@ fn a_guest_is_attached_without_a_state_file() {
     assert!(down.ok() && running.finish().code == 0, "{down:?}");
 }
 
-/// A small file system at the runtime directory, which is removed with this value.
+/// A small file system at the runtime directory. It is unmounted when this value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -230,14 +230,14 @@ impl SmallDisk {
         Self(path)
     }
 
-    /// Mounts it again read-only, or read-write.
+    /// Remounts the file system read-only or read-write.
     fn remount(&self, how: &str) {
         let mut mount = Command::new("mount");
         mount.args(["-o", &format!("remount,{how}")]);
         assert!(mount.arg(&self.0).status().unwrap().success());
     }
 
-    /// Fills it to the last byte; returns the file that does so.
+    /// Fills the file system to the last byte. Returns the file that fills it.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = fs::File::create(&path).unwrap();
@@ -299,7 +299,7 @@ fn a_full_disk_keeps_the_state_until_a_retry() {
 }
 
 #[test]
-fn an_end_that_cannot_remove_its_state_reports_it() {
+fn a_failed_removal_of_the_state_is_reported() {
     require!(root, tool("mount"));
     let place = TestDir::with_machine();
     let disk = SmallDisk::at(&place);
@@ -344,7 +344,7 @@ fn a_guest_returns_once() {
     let running = up(&place);
     wait_for_guests(&place, &["a", "driver", "web"]);
     wait(|| (place.read(STATE) == good).then_some(()));
-    // The next manager has the whole state.
+    // The next manager must have the whole state.
     let core = status(&place)["pid"].as_u64().unwrap();
     let manager = wait(|| testing::child_of(core, "grantway-manager"));
     kill(manager);
@@ -354,7 +354,7 @@ fn a_guest_returns_once() {
     let alone: Value = serde_json::from_str(&good).unwrap();
     assert_eq!(both["guests"][0], alone["guests"][0]);
     assert_eq!(both["guests"].as_array().unwrap().len(), 2);
-    // The machine has ended, but `down` still removes its state.
+    // Although the machine has ended, `down` removes its state.
     kill_core(&place, running);
     assert!(place.has(STATE));
     let down = place.run(&["down"]);

@@ -1,5 +1,4 @@
-//! A machine as a service: notifications to systemd, the unit, fragments of a configuration,
-//! groups.
+//! A machine as a service: notifications to systemd, the unit, configuration fragments, and groups.
 
 use crate::test_dir::{SIM, TestDir, is_alive, wait};
 use serde_json::Value;
@@ -63,7 +62,7 @@ fn systemd_is_notified_of_each_state() {
     );
     assert_eq!(received.matches("READY=1").count(), 1, "{received}");
     assert!(!received.contains("STOPPING"), "{received}");
-    // Notified repeatedly.
+    // The watchdog is notified repeatedly.
     wait(|| (manager.receive().matches("WATCHDOG=1").count() > 2).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 0, "{run:?}");
@@ -75,7 +74,7 @@ fn systemd_is_notified_of_each_state() {
 }
 
 #[test]
-fn a_machine_that_does_not_answer_feeds_no_watchdog() {
+fn a_silent_machine_does_not_feed_the_watchdog() {
     let place = TestDir::new();
     place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exec sleep 60");
     let file = place.file("m.toml", SIM);
@@ -91,7 +90,7 @@ fn a_machine_that_does_not_answer_feeds_no_watchdog() {
     );
 }
 
-/// Without a watchdog the machine is not queried, and without systemd no notification is sent.
+/// Without a watchdog the machine is not queried. Without systemd no notification is sent.
 #[test]
 fn a_monitor_is_queried_only_for_a_watchdog() {
     let place = TestDir::with_machine();
@@ -106,7 +105,7 @@ fn a_monitor_is_queried_only_for_a_watchdog() {
     assert_eq!(received, "READY=1\nSTATUS=grantway is up\nSTOPPING=1\n");
 }
 
-/// The log is written to the journal and to no file, and its lines begin with priorities.
+/// The log is written to the journal and not to a file. Its lines begin with priorities.
 #[test]
 fn in_the_journal_lines_have_priorities() {
     let place = TestDir::with_machine();
@@ -124,7 +123,7 @@ fn in_the_journal_lines_have_priorities() {
     assert!(lines.contains("<4>grantwayd: web: killed"), "{lines}");
     assert!(lines.lines().all(|line| line.starts_with('<')), "{lines}");
     assert!(!place.has("run/grantway.log"));
-    // A mistake has a priority, too.
+    // A usage error has a priority, too.
     let wrong = place.file("journal", "");
     let wrong = std::fs::File::options().append(true).open(wrong).unwrap();
     let running = place.start_into(&["up", "/no/file"], &[("JOURNAL_STREAM", &stream)], wrong);
@@ -136,7 +135,7 @@ fn in_the_journal_lines_have_priorities() {
     );
 }
 
-/// The unit of the repository, with the test's program.
+/// Checks the repository's unit with the program under test.
 #[test]
 fn the_unit_is_valid_and_confines() {
     require!(tool("systemd-analyze"));
@@ -223,12 +222,12 @@ fn one_group_may_query_and_another_may_change() {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }
-    // A user who may not signal the machine also waits for its end.
+    // `down` has waited for the end, although this user may not signal the machine.
     assert!(!is_alive(&up["pid"].to_string()));
 }
 
-/// The client is in another PID namespace, like a node's programs for a machine in a container: the
-/// kernel reports no process id of it.
+/// The client is in another PID namespace, like a node's programs for a machine in a container. The
+/// kernel then reports no process id of the client.
 #[test]
 fn a_client_of_another_pid_namespace_is_served() {
     require!(root, tool("unshare"));
@@ -236,8 +235,8 @@ fn a_client_of_another_pid_namespace_is_served() {
     let file = place.file("m.toml", SIM);
     let running = place.start_apart(&["up", &file]);
     place.wait_for_output(&running, "is up");
-    // In this namespace its process ids are free or belong to other processes, and none is mistaken
-    // for the machine's.
+    // In this namespace the machine's process ids are unused or belong to other processes, which
+    // must not be mistaken for the machine's.
     let upgrade = place.run_apart(&["upgrade"]);
     assert_eq!(upgrade.code, 3, "{upgrade:?}");
     assert!(
@@ -262,8 +261,8 @@ fn a_client_of_another_pid_namespace_is_served() {
     assert_eq!(running.finish().code, 0);
 }
 
-/// Runs a script of the package with programs that record their calls. A folder is the system's
-/// root, and contains another root.
+/// Runs a script of the package with programs that record their calls. A temporary folder is the
+/// system's root, and contains another root.
 struct Installs {
     place: TestDir,
     script: String,
@@ -286,7 +285,7 @@ impl Installs {
         let systemctl = format!("{says}[ \"$2\" != is-active ] || exit $ACTIVE\n");
         testing::place_script(&place.folder().join("systemctl"), &systemctl);
         testing::place_script(&place.folder().join("deb-systemd-invoke"), &says);
-        // The form into which `cargo deb` expands it.
+        // `cargo deb` expands the placeholder to this text.
         let script = include_str!("../../../contrib/debian/scripts/postinst");
         let script = script.replace(
             "#DEBHELPER#",
@@ -300,9 +299,14 @@ impl Installs {
         Self { place, script }
     }
 
-    /// Returns the calls after an upgrade from this version, with these exit statuses of `upgrade`
-    /// and of the check whether the service runs.
-    fn called(&self, version: &str, [status, active]: [u8; 2], root: Option<&str>) -> Vec<String> {
+    /// Upgrades from this version and returns the recorded calls. `status` and `active` are the
+    /// exit statuses of `upgrade` and of the check whether the service runs.
+    fn upgrade_calls(
+        &self,
+        version: &str,
+        [status, active]: [u8; 2],
+        root: Option<&str>,
+    ) -> Vec<String> {
         let _ = std::fs::remove_file(self.place.folder().join("called"));
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("sh");
@@ -318,10 +322,10 @@ impl Installs {
         }
         let run = command.output().unwrap();
         assert!(run.status.success(), "{run:?}");
-        let called = std::fs::read_to_string(self.place.folder().join("called"));
+        let calls = std::fs::read_to_string(self.place.folder().join("called"));
         let folder = self.place.folder().display().to_string();
-        let called = called.unwrap_or_default().replace(&folder, "");
-        called.lines().map(str::to_owned).collect()
+        let calls = calls.unwrap_or_default().replace(&folder, "");
+        calls.lines().map(str::to_owned).collect()
     }
 }
 
@@ -338,35 +342,46 @@ fn only_its_own_machine_restarts_the_service() {
         "systemctl --system daemon-reload",
         "deb-systemd-invoke start grantway.service",
     ];
-    assert_eq!(installs.called("", [3, 0], None), started, "a new one");
-    // All machines can be upgraded; another machine cannot; the file is invalid; the service's own
-    // machine cannot.
+    assert_eq!(
+        installs.upgrade_calls("", [3, 0], None),
+        started,
+        "a new one"
+    );
+    // The statuses mean: all machines can be upgraded, another machine cannot, the file is invalid,
+    // the service's machine cannot.
     for status in [0, 1, 2] {
-        let called = installs.called("0.1", [status, 0], None);
-        assert_eq!(called, [&upgraded[..], &started].concat(), "{status}");
+        let calls = installs.upgrade_calls("0.1", [status, 0], None);
+        assert_eq!(calls, [&upgraded[..], &started].concat(), "{status}");
     }
     let all = [&upgraded[..], &looked, &restarted, &started].concat();
-    assert_eq!(installs.called("0.1", [3, 0], None), all);
+    assert_eq!(installs.upgrade_calls("0.1", [3, 0], None), all);
     let all = [&upgraded[..], &looked, &started].concat();
-    assert_eq!(installs.called("0.1", [3, 3], None), all, "no service");
-    // An installation into another root does not affect the running system.
+    assert_eq!(
+        installs.upgrade_calls("0.1", [3, 3], None),
+        all,
+        "no service"
+    );
+    // An installation into another root must not affect the running system.
     let upgraded = [
         "grantway upgrade --all --file /other/etc/grantway/grantway.conf",
         "in /other/run/grantway",
     ];
-    assert_eq!(installs.called("0.1", [3, 0], Some("/other")), upgraded);
+    assert_eq!(
+        installs.upgrade_calls("0.1", [3, 0], Some("/other")),
+        upgraded
+    );
     let empty: [&str; 0] = [];
-    assert_eq!(installs.called("", [3, 0], Some("/other")), empty);
-    // No machine uses the file; no machine runs.
+    assert_eq!(installs.upgrade_calls("", [3, 0], Some("/other")), empty);
+    // The cases are: no machine uses the file, and no machine runs.
     let conf = installs.place.folder().join("etc/grantway/grantway.conf");
     std::fs::remove_file(conf).unwrap();
     let all = [
         &["grantway upgrade --all", "in /run/grantway"][..],
         &started,
     ];
-    assert_eq!(installs.called("0.1", [3, 0], None), all.concat());
+    assert_eq!(installs.upgrade_calls("0.1", [3, 0], None), all.concat());
     std::fs::remove_dir(installs.place.folder().join("run/grantway")).unwrap();
-    assert_eq!(installs.called("0.1", [3, 0], None), started);
+    assert_eq!(installs.upgrade_calls("0.1", [3, 0], None), started);
 }
 
 #[test]

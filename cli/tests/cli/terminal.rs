@@ -1,4 +1,4 @@
-//! Runs a program on a terminal. Keys are pressed once the program shows their meaning.
+//! Runs a program on a terminal. Tests press keys only after the program has shown their meaning.
 
 use crate::test_dir::{TestDir, wait};
 use std::io::{Read, Write};
@@ -6,13 +6,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use testing::{Killed, child_of};
 
-/// Printed after the program's output: its exit status, and whether the terminal is restored.
+/// Start of the line that is printed after the program has exited and restored the terminal.
 const ENDED: &str = "ended with ";
 
 pub(crate) struct Terminal {
     keys: ChildStdin,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// The terminal's device, for changes from outside.
+    /// The terminal's device, through which tests change its settings.
     device: String,
     script: Killed,
 }
@@ -64,7 +64,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Returns the last complete screen: everything drawn since its first line.
+    /// Returns the last complete screen.
     pub(crate) fn screen(&self) -> Option<String> {
         let shown = self.shown();
         let end = shown.rfind("\x1b[1;1H")?;
@@ -86,14 +86,15 @@ impl Terminal {
         assert!(stty.status().unwrap().success());
     }
 
-    /// Closes the terminal, like a window; returns the process id of the program on it.
+    /// Closes the terminal as if its window were closed. Returns the process id of the program on
+    /// it.
     pub(crate) fn hang_up(self) -> u64 {
         let program = wait(|| child_of(child_of(self.script.0.id().into(), "sh")?, "grantway"));
         drop(self);
         program
     }
 
-    /// Returns the exit status of the program, which has restored the terminal.
+    /// Waits until the program has exited and restored the terminal. Returns its exit status.
     pub(crate) fn end(self) -> u8 {
         wait(|| {
             let shown = self.shown();

@@ -1,4 +1,4 @@
-//! A folder for each test: the program, with a separate runtime directory.
+//! A folder for each test, with the program and a separate runtime directory.
 
 use std::fs;
 use std::io::Write;
@@ -52,10 +52,10 @@ endpoint = "echo"
 /// A user without any rights.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Deadline of a program, experiments included.
+/// Timeout of a program, including experiments.
 const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 
-/// The program of `demo`, `exp` and `prof`; every folder has it beside `grantway`.
+/// The program of `demo`, `exp` and `prof`.
 const LAB: &str = "grantway-lab";
 
 /// The programs of a machine and of its experiments.
@@ -71,8 +71,8 @@ const PROGRAMS: [&str; 9] = [
     "pointers",
 ];
 
-/// Returns the folder of all programs of this build. `cargo test` of this package alone builds only
-/// some of them.
+/// Returns the folder with all programs of this build. `cargo test` for this package alone builds
+/// only some of them.
 fn built_folder() -> &'static Path {
     let folder = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
     let packages = [
@@ -91,7 +91,7 @@ fn built_folder() -> &'static Path {
     folder
 }
 
-/// The result of a program.
+/// The exit status and output of a program.
 #[derive(Debug)]
 pub(crate) struct CommandOutput {
     pub(crate) code: i32,
@@ -124,20 +124,20 @@ impl TestDir {
         default_signals();
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("grantway");
-        // The program searches for others in the folder of its file, so a symbolic link would not
-        // work.
+        // The program is copied, because it searches for other programs in the folder of its file.
+        // A symbolic link would not work.
         place_program(Path::new(env!("CARGO_BIN_EXE_grantway")), &program);
         Self { dir }
     }
 
-    /// Returns a folder with `grantway` and the program that measures.
+    /// Returns a folder with `grantway` and `grantway-lab`.
     pub(crate) fn new() -> Self {
         let place = Self::without_lab();
         place_program(&built_folder().join(LAB), &place.path(LAB));
         place
     }
 
-    /// Returns a folder with the monitor and both domains' programs, too.
+    /// Returns a folder that also has the programs of a machine.
     pub(crate) fn with_machine() -> Self {
         let place = Self::new();
         let from = built_folder();
@@ -147,7 +147,7 @@ impl TestDir {
         place
     }
 
-    /// Returns the names of files beside the programs.
+    /// Returns the names of other files in the folder.
     pub(crate) fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).unwrap();
         let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -158,7 +158,7 @@ impl TestDir {
         entries.filter_map(name).collect()
     }
 
-    /// Returns the processes that use a file of the folder, except for those of `grantway`.
+    /// Returns the processes that use a file in the folder, except for those that run `grantway`.
     pub(crate) fn users(&self) -> Vec<String> {
         let here = self.dir.path().to_str().unwrap();
         let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -182,14 +182,14 @@ impl TestDir {
         self.dir.path().join(name)
     }
 
-    /// Writes a file; returns its path.
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// Replaces the monitor by a shell script.
+    /// Replaces the monitor by a shell script with this text.
     pub(crate) fn monitor(&self, script: &str) {
         place_script(&self.path("grantwayd"), script);
     }
@@ -223,13 +223,13 @@ impl TestDir {
         command
     }
 
-    /// Runs the program until it ends.
+    /// Runs `grantway ARGS` until it exits.
     pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let child = self.command(args).spawn().unwrap();
         CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it on a terminal until it ends, and presses keys after a pause.
+    /// Runs `grantway ARGS` on a terminal until it exits, and presses keys after a pause.
     pub(crate) fn on_a_terminal(
         &self,
         args: &[&str],
@@ -259,26 +259,26 @@ impl TestDir {
         run
     }
 
-    /// Runs it without other programs on the search path.
+    /// Runs `grantway ARGS` without other programs on the search path.
     pub(crate) fn run_without_programs(&self, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.env("PATH", self.dir.path()).spawn().unwrap();
         CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it as another user.
+    /// Runs `grantway ARGS` as another user.
     pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> CommandOutput {
         self.run_as_group(user, user, args)
     }
 
-    /// Runs it as another user with another group.
+    /// Runs `grantway ARGS` as another user with another group.
     pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.uid(user).gid(group).spawn().unwrap();
         CommandOutput::new(output_of(child, LONGEST))
     }
 
-    /// Runs it as a user, under a limit in `prlimit`'s syntax.
+    /// Runs `grantway ARGS` as a user, under a limit in `prlimit`'s syntax.
     pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> CommandOutput {
         let mut prlimit = Command::new("prlimit");
         prlimit
@@ -290,22 +290,22 @@ impl TestDir {
         CommandOutput::new(child.wait_with_output().unwrap())
     }
 
-    /// Starts it, with its output in the file `out`.
+    /// Starts `grantway ARGS`, with the output in the file `out`.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         self.start_with(args, &[])
     }
 
-    /// Starts it with variables of the environment.
+    /// Starts `grantway ARGS` with these environment variables.
     pub(crate) fn start_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Running {
         self.start_into(args, variables, Stdio::piped())
     }
 
-    /// Starts it as the first process of a new PID namespace.
+    /// Starts `grantway ARGS` as the first process of a new PID namespace.
     pub(crate) fn start_apart(&self, args: &[&str]) -> Running {
         self.started(self.command_apart(args))
     }
 
-    /// Runs it in a new PID namespace until it ends.
+    /// Runs `grantway ARGS` in a new PID namespace until it exits.
     pub(crate) fn run_apart(&self, args: &[&str]) -> CommandOutput {
         let child = self.command_apart(args).spawn().unwrap();
         CommandOutput::new(output_of(child, LONGEST))
@@ -318,7 +318,7 @@ impl TestDir {
         self.command_by(unshare, args)
     }
 
-    /// Starts it with another standard error.
+    /// Starts `grantway ARGS` with another standard error.
     pub(crate) fn start_into(
         &self,
         args: &[&str],
@@ -340,12 +340,12 @@ impl TestDir {
         }
     }
 
-    /// Waits for a file that another process writes atomically; returns its content.
+    /// Waits for a file that another process writes atomically. Returns its content.
     pub(crate) fn wait_for(&self, name: &str) -> String {
         wait(|| Some(self.read(name)).filter(|text| !text.is_empty()))
     }
 
-    /// Waits until a file exists; returns false if the running program ends before.
+    /// Waits until a file exists. Returns false if the program exits before.
     pub(crate) fn wait_for_file_or_end(&self, name: &str, running: &Running) -> bool {
         wait(|| match self.has(name) {
             true => Some(true),
@@ -353,7 +353,7 @@ impl TestDir {
         })
     }
 
-    /// Waits until the running program has printed a text.
+    /// Waits until a running program has printed a text.
     pub(crate) fn wait_for_output(&self, running: &Running, part: &str) {
         wait(|| {
             fs::read_to_string(&running.out)
@@ -363,7 +363,7 @@ impl TestDir {
         });
     }
 
-    /// Returns the content of a file; empty if it does not exist.
+    /// Returns the content of a file, or an empty text if it does not exist.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name))
             .unwrap_or_default()
@@ -372,7 +372,7 @@ impl TestDir {
     }
 }
 
-/// Waits until a process has ended.
+/// Waits until a process has exited.
 pub(crate) fn wait_for_end(pid: &str) {
     wait(|| (!is_alive(pid)).then_some(()));
 }
@@ -380,17 +380,17 @@ pub(crate) fn wait_for_end(pid: &str) {
 /// Waits until `ready` returns a value.
 #[track_caller]
 pub(crate) fn wait<T>(ready: impl FnMut() -> Option<T>) -> T {
-    wait_for("not in time", ready)
+    wait_for("no result in time", ready)
 }
 
-/// Returns whether a process is alive, and not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, state)| state);
     state.is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// A running program.
+/// A running program, which is killed when this value is dropped.
 pub(crate) struct Running {
     child: Option<Child>,
     _tied: Tied,
@@ -402,17 +402,17 @@ impl Running {
         self.child.as_ref().unwrap().id().to_string()
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) fn terminate(self) -> CommandOutput {
         self.signal(rustix::process::Signal::TERM)
     }
 
-    /// Sends SIGINT and waits for the end.
+    /// Sends SIGINT and waits for the exit.
     pub(crate) fn interrupt(self) -> CommandOutput {
         self.signal(rustix::process::Signal::INT)
     }
 
-    /// Sends SIGKILL and waits for the end.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) fn kill(self) -> CommandOutput {
         self.signal(rustix::process::Signal::KILL)
     }
@@ -423,7 +423,7 @@ impl Running {
         self.finish()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the program exits by itself.
     pub(crate) fn finish(mut self) -> CommandOutput {
         let child = self.child.take().unwrap();
         let mut run = CommandOutput::new(output_of(child, LONGEST));

@@ -6,8 +6,9 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, require};
 
-/// Enters the alternate screen.
+/// The control sequence that enters the alternate screen.
 const ENTER_SCREEN: &str = "\x1b[?1049h";
+/// The control sequence that leaves the alternate screen.
 const LEAVE_SCREEN: &str = "\x1b[?1049l";
 
 #[test]
@@ -16,14 +17,14 @@ fn senders_are_shown_once_and_live() {
     let file = place.file("m.toml", SIM);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
-    // The guest pings continuously. Without a terminal: one table.
+    // The guest pings continuously. Without a terminal, `top` prints one table.
     let once = place.run(&["top"]);
     assert!(once.ok() && once.err.is_empty(), "{once:?}");
     for part in ["sends/s", "wire", "driver", "web", "monitor"] {
         assert!(once.out.contains(part), "{part}: {once:?}");
     }
     assert!(!once.out.contains('\x1b'), "{once:?}");
-    // The guest may get no CPU during the interval.
+    // The test repeats this, because the guest may get no CPU time during one interval.
     wait(|| {
         let json: Value = serde_json::from_str(&place.run(&["top", "--json"]).out).unwrap();
         let rows = json["rows"].as_array().unwrap();
@@ -36,7 +37,7 @@ fn senders_are_shown_once_and_live() {
     assert!(place.run(&["down"]).ok());
 }
 
-/// On a terminal, which is restored after `q` and after a signal.
+/// Checks `top` on a terminal, which must be restored after `q` and after a signal.
 fn live(place: &TestDir) {
     require!(tool("script"));
     let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
@@ -47,15 +48,15 @@ fn live(place: &TestDir) {
     );
     let last = run.out.rfind(LEAVE_SCREEN).unwrap();
     assert!(!run.out[last..].contains("grantway"), "{run:?}");
-    // Nothing is drawn while nothing changes.
+    // The screen is not redrawn while nothing changes.
     let args = ["top", "--interval", "3600"];
     let run = place.on_a_terminal(&args, Duration::from_secs(1), "q");
     assert!(run.ok(), "{run:?}");
     assert_eq!(run.out.matches("grantway: counting").count(), 1, "{run:?}");
 }
 
-/// Returns the output after `top` has left the terminal, if it has.
-fn between(terminal: &Terminal) -> String {
+/// Returns the output since `top` last left its screen, or an empty text if it has not.
+fn output_between_screens(terminal: &Terminal) -> String {
     let shown = terminal.shown();
     let since = shown.rsplit(LEAVE_SCREEN).next().unwrap_or_default();
     match since.contains(ENTER_SCREEN) {
@@ -64,17 +65,21 @@ fn between(terminal: &Terminal) -> String {
     }
 }
 
-/// Waits until `top` shows its keys, which takes long on a busy machine, because `top` reads the
-/// functions' names of all programs.
+/// Waits until `top` shows its keys. On a busy machine this takes long, because `top` reads the
+/// names of functions of all programs.
 fn shows_its_keys(terminal: &Terminal) {
     let until = Instant::now() + 10 * PATIENCE;
-    while !between(terminal).contains("q, Esc, Return back") {
-        assert!(Instant::now() < until, "{}", between(terminal));
+    while !output_between_screens(terminal).contains("q, Esc, Return back") {
+        assert!(
+            Instant::now() < until,
+            "{}",
+            output_between_screens(terminal)
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Waits for a screen with a property.
+/// Waits until the screen has a property.
 fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
     wait(|| {
         let screen = terminal.screen()?;
@@ -84,10 +89,10 @@ fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
     });
 }
 
-/// Returns whether the marked row is that of `name`.
+/// Returns whether the marked row belongs to `name`.
 fn is_marked(screen: &str, name: &str) -> bool {
     let marked = screen.split("\x1b[7m").nth(1);
-    // The kind, then the name.
+    // The second word of a row is its name, after the kind.
     marked.is_some_and(|row| row.split_whitespace().nth(1) == Some(name))
 }
 
@@ -108,9 +113,9 @@ fn a_selected_row_is_traced_and_profiled() {
     terminal.press("k");
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("t");
-    // On a busy machine no packet may be found; the keys are still shown.
+    // On a busy machine the trace may find no packet. It then still shows the keys.
     shows_its_keys(&terminal);
-    let traced = between(&terminal);
+    let traced = output_between_screens(&terminal);
     assert!(
         traced.contains("web") && (traced.contains("endpoint") || traced.contains("no packet")),
         "{traced}"
@@ -119,7 +124,7 @@ fn a_selected_row_is_traced_and_profiled() {
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("p");
     shows_its_keys(&terminal);
-    let profiled = between(&terminal);
+    let profiled = output_between_screens(&terminal);
     assert!(profiled.contains("Sampling web for 3 s"), "{profiled}");
     for key in ["\x1b", "\r"] {
         terminal.press(key);
@@ -134,17 +139,17 @@ fn a_selected_row_is_traced_and_profiled() {
     wait_for_screen(&terminal, |screen| {
         screen.contains("q, Esc quit") && !screen.contains("n name")
     });
-    // Ctrl-C is a key like `q` …
+    // Ctrl-C quits like the key `q` …
     terminal.press("\x03");
     assert_eq!(terminal.end(), 0);
-    // … and ends the program while a trace is shown.
+    // … and also quits the program while it shows a trace.
     let mut terminal = Terminal::new(&place, &["top"]);
     wait_for_screen(&terminal, |screen| screen.contains(" rows"));
     terminal.press("t");
     shows_its_keys(&terminal);
     terminal.press("\x03");
     assert_eq!(terminal.end(), 130);
-    // When the terminal is closed, the program ends instead of reading keys forever.
+    // When the terminal is closed, the program exits instead of reading keys forever.
     let terminal = Terminal::new(&place, &["top"]);
     wait_for_screen(&terminal, |screen| screen.contains(" rows"));
     let top = terminal.hang_up().to_string();

@@ -1,4 +1,4 @@
-//! A driver domain of several workers, without privileges.
+//! A driver domain with several workers, without privileges.
 
 use crate::test_dir::{TestDir, UNPRIVILEGED_UID, wait};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 const WORKERS: usize = 2;
 const STREAMS: usize = 16;
 
-/// Two guests with TCP/IP stacks, and streams between them.
+/// Returns a configuration of two guests with TCP/IP stacks, and streams between them.
 fn config() -> String {
     let mut text = format!(
         "[driver]\nworkers = {WORKERS}\n[[guest]]\nname = \"from\"\n[[guest.vif]]\n\
@@ -40,7 +40,7 @@ fn streams_between_guests_spread_over_workers() {
     assert!(up.ok(), "{up:?}");
     let counter = |domain: &str, name: &str| {
         let stat = ask(&["stat", domain, "--json"]);
-        // The first queue counts the endpoint that is behind all queues.
+        // The first queue's counters include the endpoint, which serves all queues.
         let all = &stat[domain]["vifs"]["0.0"]["endpoint"];
         all[name]
             .as_u64()
@@ -53,8 +53,7 @@ fn streams_between_guests_spread_over_workers() {
         .map(|n| counter("from", &name(n, "bytes")))
         .sum();
     assert!(sent > 1_000_000, "{sent}");
-    // A stream is complete when everything is acknowledged, even if the receiver has not read it
-    // yet.
+    // The sender ends when its data is acknowledged. The receiver may read the data later.
     wait(|| {
         let taken = counter("to", &name(0, "bytes"));
         println!("{taken} bytes of {sent}");

@@ -1,6 +1,6 @@
-//! A command behind a running machine.
+//! A command that is attached to a running machine.
 
-use crate::signals::{seconds, sleeping};
+use crate::signals::{sleeping, unique_sleep};
 use crate::testbed::{OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, wait_until_none};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -12,20 +12,20 @@ use testing::{group_id, require, wait_for};
 const MACHINE: &str = "[machine]\nname = \"m\"\nchange_group = \"adm\"\n\
                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\nifname = \"gw0\"\n\
                        addresses = [\"10.9.0.1/24\"]\nuplink = { nat = true }\n";
-/// The configuration without keys that only root's machines may have.
+/// A configuration without keys that are reserved for machines of root.
 const OWN: &str = "[machine]\nname = \"m\"\n[[nic]]\nname = \"lan\"\nkind = \"local\"\n\
                    addresses = [\"10.9.0.1/24\"]\n";
 /// A user without groups.
 const USER: u32 = 54_321;
 
-/// Prints a command's view of its network.
+/// A script that prints a command's view of its network.
 const SCRIPT: &str = "ip -o -4 address show dev eth0; ip route; id -u; exit 7";
 
-/// A machine that runs until this is dropped.
+/// A machine that runs until this value is dropped.
 struct Machine<'a> {
     world: &'a Testbed,
-    /// Its owner: user and group.
-    who: (u32, u32),
+    /// The machine's owner: user and group.
+    owner: (u32, u32),
     up: Running,
 }
 
@@ -34,23 +34,23 @@ impl<'a> Machine<'a> {
         Self::start_as(world, (0, 0), MACHINE)
     }
 
-    fn start_as(world: &'a Testbed, who: (u32, u32), text: &str) -> Self {
+    fn start_as(world: &'a Testbed, owner: (u32, u32), text: &str) -> Self {
         let file = world.folder.path().join("m.toml");
         fs::write(&file, text).unwrap();
         let file = file.display().to_string();
-        let mut up = spawn_as(world, who, &["--json", "up", &file]);
+        let mut up = spawn_as(world, owner, &["--json", "up", &file]);
         up.line_with("up_ms");
-        Self { world, who, up }
+        Self { world, owner, up }
     }
 
-    /// Returns the answer to a query, if there is one.
+    /// Returns the answer to a query, if the machine answers.
     fn ask(&self, what: &str) -> Option<Value> {
         let args = ["--json", what, "--name", "m"];
-        let ran = spawn_as(self.world, self.who, &args).finish();
+        let ran = spawn_as(self.world, self.owner, &args).finish();
         serde_json::from_str(&ran.out).ok()
     }
 
-    /// Returns its guests.
+    /// Returns the names of the machine's guests.
     fn guests(&self) -> Vec<String> {
         let status = wait_for("no status", || self.ask("status"));
         let domains = status["domains"].as_array().unwrap().iter();
@@ -58,9 +58,9 @@ impl<'a> Machine<'a> {
         names.filter(|name| name != "driver").collect()
     }
 
-    /// Waits until nothing of a guest is left.
+    /// Waits until the machine has no guest, and checks that no grant is leaked.
     #[track_caller]
-    fn is_alone(&self) {
+    fn wait_until_empty(&self) {
         wait_until_none(|| self.guests());
         assert_eq!(wait_for("no audit", || self.ask("grants"))["leaked"], 0);
     }
@@ -73,11 +73,11 @@ fn spawn_as(world: &Testbed, (user, group): (u32, u32), args: &[&str]) -> Runnin
 }
 
 /// Runs `grantway run --machine m ARGS` as another user.
-fn run_as(world: &Testbed, who: (u32, u32), args: &[&str]) -> RunOutput {
-    spawn_as(world, who, &[&["run", "--machine", "m"], args].concat()).finish()
+fn run_as(world: &Testbed, owner: (u32, u32), args: &[&str]) -> RunOutput {
+    spawn_as(world, owner, &[&["run", "--machine", "m"], args].concat()).finish()
 }
 
-/// It gets an unused address of the machine's network, and the machine's default route.
+/// The command gets an unused address of the machine's network, and the machine's default route.
 #[test]
 fn an_attached_command_leaves_nothing_behind() {
     let Some(world) = Testbed::new(&["curl"]) else {
@@ -91,7 +91,7 @@ fn an_attached_command_leaves_nothing_behind() {
     let has = |part: &str| assert!(ran.out.contains(part), "{part}: {ran:?}");
     has("inet 10.9.0.2/24");
     has("default via 10.9.0.1");
-    machine.is_alone();
+    machine.wait_until_empty();
     let url = format!("http://{}/", world.serve_web());
     let mut words = vec![
         "--json",
@@ -119,10 +119,10 @@ fn an_attached_command_leaves_nothing_behind() {
         "{report}"
     );
     assert!(report["passed"]["to_outside"].is_null(), "{report}");
-    machine.is_alone();
+    machine.wait_until_empty();
 }
 
-/// Two commands at once, one of them with a chosen address.
+/// Two commands run at the same time, one of them with a chosen address.
 #[test]
 fn commands_of_a_machine_reach_each_other() {
     let Some(world) = Testbed::new(&["ping"]) else {
@@ -153,7 +153,7 @@ fn commands_of_a_machine_reach_each_other() {
     }
     first.end_of_input();
     assert_eq!(first.finish().code, 0);
-    machine.is_alone();
+    machine.wait_until_empty();
     let ran = world.start(&["--machine", "other", "--", "true"]).finish();
     assert!(ran.code == 125 && ran.err.contains("other"), "{ran:?}");
 }
@@ -164,13 +164,13 @@ fn a_killed_run_is_detached() {
         return;
     };
     let machine = Machine::start(&world);
-    let long = seconds(7);
+    let long = unique_sleep(7);
     let script = format!("sleep {long} & echo runs; wait");
     let mut run = world.start(&["--machine", "m", "--", "sh", "-c", &script]);
     run.line_with("runs");
     assert_eq!(machine.guests().len(), 1);
     run.signal(Signal::KILL);
-    machine.is_alone();
+    machine.wait_until_empty();
     wait_until_none(|| sleeping(std::slice::from_ref(&long)));
 }
 
@@ -195,8 +195,8 @@ fn the_end_of_a_machine_hangs_up_its_commands() {
     assert!(ran.err.contains("the machine has ended"), "{ran:?}");
 }
 
-/// The command's namespaces are below those of root's machine, which can create the interface
-/// there.
+/// The command's user namespace is a descendant of that of root's machine, which can thus create
+/// the interface in the command's network namespace.
 #[test]
 fn only_users_who_may_attach_run_commands() {
     require!(userns);
@@ -210,7 +210,7 @@ fn only_users_who_may_attach_run_commands() {
     let has = |part: &str| assert!(ran.out.contains(part), "{part}: {ran:?}");
     has("inet 10.9.0.2/24");
     has("\n0\n");
-    machine.is_alone();
+    machine.wait_until_empty();
     let dns = [
         "--dns",
         OUTSIDE,
@@ -221,7 +221,7 @@ fn only_users_who_may_attach_run_commands() {
     ];
     let ran = run_as(&world, (USER, group_id("adm")), &dns);
     assert!(ran.code == 0 && ran.out.contains(OUTSIDE), "{ran:?}");
-    machine.is_alone();
+    machine.wait_until_empty();
     let ran = run_as(&world, (USER, USER), &args);
     assert_eq!((ran.code, ran.out.as_str()), (125, ""), "{ran:?}");
     assert!(machine.guests().is_empty());
@@ -247,7 +247,7 @@ fn an_unprivileged_machine_serves_its_users_commands() {
     ];
     let ran = run_as(&world, (USER, USER), &args);
     assert_eq!(ran.code, 7, "{ran:?}");
-    machine.is_alone();
+    machine.wait_until_empty();
     machine.up.signal(Signal::TERM);
     assert_eq!(machine.up.finish().code, 0);
     let empty = "[machine]\nname = \"m\"\n";

@@ -1,6 +1,6 @@
 //! Processes that a command leaves running.
 
-use crate::signals::{seconds, sleeping};
+use crate::signals::{sleeping, unique_sleep};
 use crate::testbed::Testbed;
 
 #[test]
@@ -8,14 +8,14 @@ fn leftover_processes_end_with_the_command() {
     let Some(world) = Testbed::new(&[]) else {
         return;
     };
-    let [a, b] = [1, 2].map(seconds);
+    let [a, b] = [1, 2].map(unique_sleep);
     let script = format!("sleep {a} & (setsid sleep {b} &) ; exit 4");
     let ran = world.run(&["--", "sh", "-c", &script]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert_eq!(sleeping(&[a, b]), [""; 0]);
 }
 
-/// `--wait`: waits for the last process, which has the network until then.
+/// `--wait` waits for the last process, which can use the network until then.
 #[test]
 fn wait_waits_for_the_last_process() {
     let Some(world) = Testbed::new(&["ping"]) else {

@@ -1,5 +1,5 @@
-//! `grantway run`, as root of a mock system: a network namespace for the system, and one for the
-//! world outside.
+//! Tests of `grantway run` as root of a mock system. A network namespace represents the system, and
+//! another one the outside.
 
 mod attached;
 mod leftover_processes;

@@ -1,4 +1,4 @@
-//! The command and the world outside.
+//! The command's connections to the outside.
 
 use crate::testbed::{OUTSIDE, SYSTEM, Testbed};
 use std::fs;
@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Duration;
 use testing::{Killed, accept, end_of, patient, wait_for, wait_until};
 
-/// Runs the server of [`the_server_of_other_tests`].
+/// The environment variable that makes [`the_server_of_other_tests`] run its server.
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
 
-/// Address, route and names exist when the command starts, and its packets have the system's
-/// address.
+/// The command has an address, a route and name servers when it starts. Its packets have the
+/// system's address.
 #[test]
 fn a_web_server_is_found_by_its_name() {
     let Some(world) = Testbed::new(&["curl"]) else {
@@ -68,7 +68,7 @@ fn packets_of_any_kind_pass() {
     let ran = world.run(&ping);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("2 received"), "{ran:?}");
-    // The system itself, by an address that only its routes reach.
+    // The command reaches the system itself by an address that only the system's routes lead to.
     let ran = world.run(&[
         "--ip",
         "10.9.0.1/24",
@@ -196,8 +196,8 @@ fn streams_pass_in_both_directions() {
     world.wait_until_clean();
 }
 
-/// The command of the next tests: accepts one connection and sends the number of bytes in an
-/// environment variable. Without that variable it tests nothing.
+/// The server that the next tests run as their command. It accepts one connection and sends as many
+/// bytes as an environment variable says. Without this variable the test does nothing.
 #[test]
 fn the_server_of_other_tests() {
     let Ok(bytes) = std::env::var(SERVER) else {
@@ -213,14 +213,14 @@ fn a_port_is_forwarded_to_the_command() {
     served(16, Duration::ZERO);
 }
 
-/// The client is slow, so the command ends while much of its data is in its socket's buffer.
+/// The client is slow, so the command exits while much of its data is still in the socket's buffer.
 #[test]
 fn data_arrives_after_the_command_has_ended() {
     served(1 << 20, Duration::from_millis(20));
 }
 
-/// Runs a command that sends `bytes` bytes at a forwarded port and exits right after the last one.
-/// The client pauses before each read, and receives all of them.
+/// Runs a command that sends `bytes` bytes at a forwarded port and then exits immediately. The
+/// client pauses before each read, and must receive all bytes.
 fn served(bytes: usize, pause: Duration) {
     let Some(world) = Testbed::new(&[]) else {
         return;
@@ -240,7 +240,7 @@ fn served(bytes: usize, pause: Duration) {
     let mut command = world.command(&grantway, &args);
     let run = world.spawn(command.env(SERVER, bytes.to_string()));
     let connect = || TcpStream::connect((SYSTEM, 8080)).ok();
-    // The command starts to listen some time later.
+    // The command starts to listen after some time.
     let stream = wait_for("no server", || world.outside.enter(connect).unwrap());
     let mut stream = patient(stream);
     let (mut received, mut part) = (0, vec![0; 32 << 10]);

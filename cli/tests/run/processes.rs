@@ -5,8 +5,7 @@ use crate::unprivileged::as_nobody;
 use rustix::process::Signal;
 use testing::require;
 
-/// Prints the number of processes once no more can be started, and continues to start more until it
-/// is killed.
+/// A program that starts processes until it is killed. It prints their number at the first failure.
 const FORK_BOMB: &str = r#"
 import os, signal, sys, time
 started = 0
@@ -28,7 +27,7 @@ while True:
 
 const LIMIT: [&str; 3] = ["--processes", "600", "--"];
 
-/// Returns the number of processes that a bomb has started before the first failure.
+/// Returns the number of processes that a fork bomb has started before the first failure.
 fn started(line: &str) -> u32 {
     let words: Vec<&str> = line.split(' ').collect();
     assert_eq!((words[0], words[2]), ("full", "11"), "{line}");
@@ -53,7 +52,7 @@ fn a_fork_bomb_is_limited() {
 }
 
 #[test]
-fn a_fork_bomb_ends_by_a_signal_or_with_its_parent() {
+fn a_fork_bomb_ends_with_a_signal_or_its_parent() {
     let Some(world) = Testbed::new(&["python3"]) else {
         return;
     };

@@ -14,16 +14,16 @@ fn no_process_spins_when_the_interface_is_removed() {
     let script = "ip link del eth0 && echo removed && exec sleep 1000";
     let mut run = world.start(&["--", "sh", "-c", script]);
     assert_eq!(run.line(), "removed");
-    // Core, netd, manager, driver, guest and the command itself.
-    rests(&world, 5);
+    // The processes are core, netd, manager, driver, guest and the command.
+    wait_until_idle(&world, 5);
     run.signal(Signal::TERM);
     assert_eq!(run.finish().code, 143);
     world.wait_until_clean();
 }
 
-/// Waits for a second in which more than `least` processes of a command exist and use hardly any
-/// CPU time.
-pub(crate) fn rests(world: &Testbed, least: usize) {
+/// Waits for a second in which more than `least` processes of a command exist and use almost no CPU
+/// time.
+pub(crate) fn wait_until_idle(world: &Testbed, least: usize) {
     let pids = || {
         let all = world.processes().into_iter();
         all.filter_map(|process| process.split(' ').next()?.parse().ok())

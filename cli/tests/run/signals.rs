@@ -1,4 +1,4 @@
-//! Signals, and unexpected ends.
+//! Signals, and unexpected exits.
 
 use crate::testbed::{Testbed, wait_until_none};
 use rustix::process::Signal;
@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 use testing::wait_until;
 
-/// A command that prints the signals that it receives.
+/// A script that prints the signals that it receives.
 const PRINT_SIGNALS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
                     trap 'echo TERM; exit 3' TERM; echo runs; while :; do sleep 0.05; done";
 
@@ -47,7 +47,7 @@ fn the_status_shows_a_signal_that_ended_it() {
     }
 }
 
-/// Signals that a shell or `nohup` ignores stay ignored, for the command too.
+/// Signals that a shell or `nohup` ignores stay ignored, also for the command.
 #[test]
 fn ignored_signals_stay_ignored() {
     let Some(world) = Testbed::new(&[]) else {
@@ -67,25 +67,25 @@ fn everything_ends_with_a_killed_run() {
     let Some(world) = Testbed::new(&[]) else {
         return;
     };
-    let all = [11, 12, 13, 14].map(seconds);
+    let all = [11, 12, 13, 14].map(unique_sleep);
     let [a, b, c, d] = &all;
     let script = format!("(sleep {a} & sleep {b} &) ; setsid sleep {c} & echo runs; sleep {d}");
     let mut run = world.start(&["--", "sh", "-c", &script]);
     run.line_with("runs");
-    wait_until("they do not all sleep", || sleeping(&all).len() == 4);
+    wait_until("not all processes sleep", || sleeping(&all).len() == 4);
     run.signal(Signal::KILL);
     assert_eq!(run.finish().code, -1);
     world.wait_until_clean();
     wait_until_none(|| sleeping(&all));
 }
 
-/// Signals also end it while the machine starts.
+/// Signals also terminate `run` while the machine starts.
 #[test]
-fn nothing_is_left_whenever_it_ends() {
+fn a_run_leaves_nothing_whenever_it_ends() {
     let Some(world) = Testbed::new(&[]) else {
         return;
     };
-    let asleep = [seconds(41)];
+    let asleep = [unique_sleep(41)];
     for ms in [3, 20, 50, 100, 200, 400] {
         for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
             let run = world.start(&["--", "sleep", &asleep[0]]);
@@ -93,7 +93,7 @@ fn nothing_is_left_whenever_it_ends() {
             run.signal(signal);
             let code = run.finish().code;
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
-            // A killed run cannot remove its log and its note, so the next runs do.
+            // A killed run cannot remove its log and its note, so later runs remove them.
             wait_until_none(|| {
                 let mut left = world.left();
                 let may_stay = |what: &str| what.contains(".log") || what.contains(".host");
@@ -125,15 +125,15 @@ fn the_end_of_the_machine_is_a_hangup() {
     world.wait_until_clean();
 }
 
-/// Returns a time to sleep, at least a day, which identifies this test's processes.
-pub(crate) fn seconds(number: u32) -> String {
+/// Returns a sleep time of at least a day, which identifies processes of this test.
+pub(crate) fn unique_sleep(number: u32) -> String {
     format!(
         "{}",
         100 * (1000 + u64::from(std::process::id())) + u64::from(number)
     )
 }
 
-/// Returns processes `sleep SECONDS`.
+/// Returns the processes that run `sleep SECONDS` for one of these times.
 pub(crate) fn sleeping(seconds: &[String]) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let words = |entry: std::fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! Exit statuses, and messages if there is no command.
+//! Exit statuses, and messages without a command.
 
 use crate::testbed::Testbed;
 
@@ -25,7 +25,7 @@ fn the_commands_status_is_returned() {
     }
 }
 
-/// The monitor starts and then cannot create a domain's memory.
+/// The monitor starts but cannot create a domain's memory.
 #[test]
 fn a_machine_that_cannot_start_leaves_nothing() {
     let Some(world) = Testbed::new(&[]) else {
@@ -39,7 +39,7 @@ fn a_machine_that_cannot_start_leaves_nothing() {
     assert_eq!(world.left(), [""; 0], "{ran:?}");
 }
 
-/// By convention 125 is never a command's status; the message is grantway's.
+/// By convention 125 is never a command's status. It shows that grantway has failed.
 #[test]
 fn mistakes_are_reported_and_start_nothing() {
     let Some(world) = Testbed::new(&[]) else {
@@ -89,7 +89,7 @@ fn mistakes_are_reported_and_start_nothing() {
     );
 }
 
-/// Options after the command are the command's, with or without the dashes.
+/// Options after the command belong to the command, with or without `--`.
 #[test]
 fn options_after_the_command_belong_to_it() {
     let Some(world) = Testbed::new(&[]) else {

@@ -1,11 +1,11 @@
-//! On a terminal, which the program `script` creates.
+//! `grantway run` on a terminal, which the program `script` creates.
 
-use crate::signals::{seconds, sleeping};
+use crate::signals::{sleeping, unique_sleep};
 use crate::testbed::{Running, Testbed, grantway};
 use std::process::Stdio;
 use testing::wait_until;
 
-/// Returns a shell on a terminal.
+/// Starts a shell on a terminal.
 fn shell(world: &Testbed) -> Running {
     let shell = "bash --norc --noprofile -i";
     let mut command = world.command("script", &["-qec", shell, "/dev/null"]);
@@ -22,11 +22,11 @@ fn keys_work_as_in_a_shell() {
     };
     let mut shell = shell(&world);
     let run = format!("{} run --", grantway());
-    // The window.
+    // The command sees the size of the window.
     shell.write(&format!("{run} stty size\n"));
     shell.line_with("33 77");
-    // Ctrl-C, for a command that it ends and for one that ignores it. `exec` is needed, because a
-    // shell's child loses a signal that arrives before its exec.
+    // Ctrl-C ends the first command, and the second command handles it. The first one needs `exec`,
+    // because a shell's child loses a signal that arrives before its exec.
     shell.write(&format!(
         "{run} sh -c 'echo run\"\"s; exec sleep 1000'; echo status-$?\n"
     ));
@@ -39,14 +39,15 @@ fn keys_work_as_in_a_shell() {
     shell.write("\x03");
     shell.line_with("caught");
     shell.line_with("status-5");
-    // Ctrl-Z stops it, `fg` continues it.
-    let mark = seconds(32);
+    // Ctrl-Z stops the command, `fg` continues it.
+    let mark = unique_sleep(32);
     let script = format!("echo run\"\"s; : {mark}; read line; echo got-$line");
     shell.write(&format!("{run} sh -c '{script}'; echo stopped-$?\n"));
     shell.line_with("runs");
     shell.write("\x1a");
     shell.line_with("stopped-148");
-    // A process that is reading, and has not run since the signal, would still read the keys.
+    // The test waits for the stop, because a reading process that has not run since the signal
+    // would still read the keys.
     wait_until("the command has not stopped", || is_stopped(&mark));
     shell.write("jobs; fg; echo status-$?\n");
     shell.line_with("Stopped");
@@ -71,7 +72,7 @@ fn is_stopped(mark: &str) -> bool {
     })
 }
 
-/// A shell as the command has its own job control.
+/// A shell that runs as the command controls its jobs.
 #[test]
 fn a_shell_can_be_the_command() {
     let Some(world) = Testbed::new(&["script", "bash"]) else {
@@ -84,12 +85,12 @@ fn a_shell_can_be_the_command() {
     ));
     shell.write("PS1=; echo insi\"\"de $(ls /sys/class/net | tr '\\n' ' ')\n");
     assert!(shell.line_with("inside").contains("eth0 lo"));
-    let asleep = [seconds(31)];
+    let asleep = [unique_sleep(31)];
     shell.write(&format!("sleep {}\n", asleep[0]));
     wait_until("sleep has not begun", || !sleeping(&asleep).is_empty());
     shell.write("\x1a");
     shell.line_with("Stopped");
-    // A shell that has not noticed the end of a job yet does not exit at the first attempt.
+    // A shell that has not yet detected the end of a job does not exit at the first attempt.
     shell.write("kill -9 %1; exit 6 || exit 6\n");
     shell.line_with("status-6");
     shell.write("exit\n");

@@ -1,4 +1,4 @@
-//! A mock system, and the world outside.
+//! A mock system, and the outside.
 
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,12 +21,13 @@ use testing::{PATIENCE, Tied, default_signals, output_of, place_machine, require
 /// Permits one machine at a time, because tests share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The address of the system, and that of the outside.
+/// The address of the system.
 pub(crate) const SYSTEM: &str = "192.0.2.1";
+/// The address of the outside.
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
-/// How long a program may run, and may print nothing.
-const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
+/// Timeout for a program, and for each line of its output.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
 pub(crate) struct Testbed {
     pub(crate) system: Namespace,
@@ -35,7 +36,7 @@ pub(crate) struct Testbed {
     _one: MutexGuard<'static, ()>,
 }
 
-/// The result of a program.
+/// The exit status and output of a program.
 #[derive(Debug)]
 pub(crate) struct RunOutput {
     pub(crate) code: i32,
@@ -55,7 +56,7 @@ impl From<Output> for RunOutput {
 }
 
 impl Testbed {
-    /// Returns `None` and logs why if it cannot be created here.
+    /// Returns `None` and logs why if the testbed cannot be created here.
     pub(crate) fn new(needed: &[&str]) -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         require!(root, machine, tool("ip"), tool("nft"));
@@ -91,7 +92,7 @@ impl Testbed {
         Some(world)
     }
 
-    /// Returns a command of the system.
+    /// Returns a command that runs on the system.
     pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
@@ -107,10 +108,11 @@ impl Testbed {
     pub(crate) fn spawn(&self, command: &mut Command) -> Running {
         let child = self.system.enter(|| command.spawn().unwrap()).unwrap();
         let watched = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        // A test that waits for a missing line gets the end of the output instead.
+        // After the timeout the program is killed. A test that waits for a missing line then sees
+        // the end of the output.
         thread::spawn(move || {
             let mut ended = [PollFd::new(&watched, PollFlags::IN)];
-            let longest = Timespec::try_from(LONGEST).unwrap();
+            let longest = Timespec::try_from(PROGRAM_TIMEOUT).unwrap();
             if poll(&mut ended, Some(&longest)) == Ok(0) {
                 let _ = pidfd_send_signal(&watched, Signal::KILL);
             }
@@ -127,15 +129,15 @@ impl Testbed {
         self.spawn(&mut self.command(&grantway, &[&["run"], args].concat()))
     }
 
-    /// Runs `grantway run ARGS` until it ends; nothing of it is left when this returns.
+    /// Runs `grantway run ARGS` until it exits, and checks that it has left nothing.
     pub(crate) fn run(&self, args: &[&str]) -> RunOutput {
         let ran = self.start(args).finish();
         let left = self.left();
-        assert!(left.is_empty(), "{left:?} are left of {args:?}: {ran:?}");
+        assert!(left.is_empty(), "{args:?} has left {left:?}: {ran:?}");
         ran
     }
 
-    /// Returns the path of `grantway`, installed where every user may execute it.
+    /// Returns the path of `grantway` in a folder where every user may execute it.
     pub(crate) fn program(&self) -> String {
         let program = self.folder.path().join("grantway");
         if !program.exists() {
@@ -148,7 +150,7 @@ impl Testbed {
         self.folder.path().join("run")
     }
 
-    /// Returns everything that did not exist at the start.
+    /// Returns everything that exists now but did not exist at the start.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         let links = self.system.enter(|| {
@@ -180,8 +182,8 @@ impl Testbed {
         left
     }
 
-    /// Returns the running programs of a command. Orphans become this process's children, so
-    /// programs of other tests do not count.
+    /// Returns the running programs of a command. Excludes programs of other tests: orphans become
+    /// children of this process.
     pub(crate) fn processes(&self) -> Vec<String> {
         let folder = Path::new(&grantway()).parent().unwrap().to_owned();
         let parents = parents();
@@ -198,19 +200,19 @@ impl Testbed {
         parents.keys().filter_map(ours).collect()
     }
 
-    /// Waits until nothing is left.
+    /// Waits until the system is as at the start.
     #[track_caller]
     pub(crate) fn wait_until_clean(&self) {
         wait_until_none(|| self.left());
     }
 
-    /// Starts a web server outside; it runs until the end of the test, and answers with the address
+    /// Starts a web server outside. It runs until the end of the test, and answers with the address
     /// of its client.
     pub(crate) fn serve_web(&self) -> String {
         serve_web(&self.outside, OUTSIDE)
     }
 
-    /// Starts one on the system itself, at one of its addresses.
+    /// Starts a web server on the system itself, at one of its addresses.
     pub(crate) fn serve_web_here(&self, address: &str) -> String {
         serve_web(&self.system, address)
     }
@@ -224,7 +226,7 @@ impl Testbed {
         thread::spawn(move || {
             let mut query = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut query) {
-                // A question's name ends with an empty label; type and class follow.
+                // A question's name ends with an empty label. Type and class follow.
                 let name = query[12..len].iter().position(|&byte| byte == 0).unwrap();
                 let end = 12 + name + 5;
                 let is_ipv4 = query[end - 3] == 1;
@@ -267,7 +269,7 @@ fn serve_web(namespace: &Namespace, address: &str) -> String {
     format!("{address}:{port}")
 }
 
-/// A program that does not outlive its test.
+/// A running program. It is killed when this value is dropped.
 pub(crate) struct Running {
     child: Option<Child>,
     _tied: Tied,
@@ -279,26 +281,30 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Types a text.
+    /// Writes a text to the program's input.
     pub(crate) fn write(&mut self, text: &str) {
         let stdin = self.child.as_mut().unwrap().stdin.as_mut().unwrap();
         stdin.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Closes the input.
+    /// Closes the program's input.
     pub(crate) fn end_of_input(&mut self) {
         drop(self.child.as_mut().unwrap().stdin.take());
     }
 
-    /// Returns the next line of its output.
+    /// Returns the next line of the program's output.
     pub(crate) fn line(&mut self) -> String {
         let stdout = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
         let mut line = Vec::new();
         let mut byte = [0; 1];
-        let longest = Timespec::try_from(LONGEST).unwrap();
+        let longest = Timespec::try_from(PROGRAM_TIMEOUT).unwrap();
         loop {
             let mut ready = [PollFd::new(&*stdout, PollFlags::IN)];
-            assert_ne!(poll(&mut ready, Some(&longest)), Ok(0), "it prints nothing");
+            assert_ne!(
+                poll(&mut ready, Some(&longest)),
+                Ok(0),
+                "the program prints nothing"
+            );
             if stdout.read(&mut byte).unwrap() == 0 || byte == *b"\n" {
                 break;
             }
@@ -307,7 +313,7 @@ impl Running {
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
-    /// Returns lines up to one that contains a text.
+    /// Reads lines up to one that contains a text, and returns that line.
     pub(crate) fn line_with(&mut self, part: &str) -> String {
         for _ in 0..200 {
             let line = self.line();
@@ -315,11 +321,11 @@ impl Running {
                 return line;
             }
         }
-        panic!("no line has {part:?} in it");
+        panic!("no line contains {part:?}");
     }
 
     pub(crate) fn finish(mut self) -> RunOutput {
-        output_of(self.child.take().unwrap(), LONGEST).into()
+        output_of(self.child.take().unwrap(), PROGRAM_TIMEOUT).into()
     }
 }
 
@@ -348,14 +354,14 @@ pub(crate) fn parents() -> BTreeMap<u32, u32> {
     processes.filter_map(parent).collect()
 }
 
-/// Waits until `host_checks` returns an empty list.
+/// Waits until `remaining` returns an empty list.
 #[track_caller]
-pub(crate) fn wait_until_none(mut look: impl FnMut() -> Vec<String>) {
+pub(crate) fn wait_until_none(mut remaining: impl FnMut() -> Vec<String>) {
     let mut before = Vec::new();
-    wait_until("something is left", || {
-        let left = look();
+    wait_until("some items remain", || {
+        let left = remaining();
         if left != before {
-            println!("{left:?} are left");
+            println!("remaining: {left:?}");
         }
         before = left;
         before.is_empty()

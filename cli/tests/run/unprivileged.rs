@@ -1,6 +1,6 @@
-//! Without privileges.
+//! `grantway run` without privileges.
 
-use crate::removed::rests;
+use crate::removed::wait_until_idle;
 use crate::testbed::{
     OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, parents, wait_until_none,
 };
@@ -12,7 +12,7 @@ use testing::require;
 
 const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Checks that hold with and without an uplink.
+/// A script for checks that hold with and without an uplink.
 const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
 
 /// Runs `grantway` as a user without rights, in a folder of this user.
@@ -32,7 +32,7 @@ fn start_as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> Runnin
     world.spawn(command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID))
 }
 
-/// In a user namespace that owns no network namespace.
+/// The command runs in a user namespace that owns no network namespace.
 #[test]
 fn root_of_a_user_namespace_has_no_extra_rights() {
     require!(userns);
@@ -109,12 +109,12 @@ fn pasta_connects_to_the_outside() {
         ran.err
     );
     world.wait_until_clean();
-    // Another test's machine may have a pasta, which ends as well.
+    // The pasta of another test's machine also exits.
     wait_until_none(pastas);
 }
 
-/// As in README: a server of the system itself, at the system's own address. Its loopback stays
-/// unreachable.
+/// The command reaches a server on the system at the system's address, as in README. The system's
+/// loopback stays unreachable.
 #[test]
 fn pasta_connects_to_the_system_itself() {
     require!(userns);
@@ -171,13 +171,13 @@ fn no_process_spins_when_pasta_ends() {
     let pasta = parents.keys().find(is_ours).expect("pasta runs");
     let pasta = Pid::from_raw(pasta.cast_signed()).unwrap();
     kill_process(pasta, Signal::KILL).unwrap();
-    rests(&world, 5);
+    wait_until_idle(&world, 5);
     run.signal(Signal::TERM);
     assert_eq!(run.finish().code, 143);
     world.wait_until_clean();
 }
 
-/// Returns the processes of pasta.
+/// Returns the processes that run pasta.
 fn pastas() -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();
@@ -185,13 +185,13 @@ fn pastas() -> Vec<String> {
     names.filter(|name| is_pasta(name)).collect()
 }
 
-/// Returns whether this is the name of pasta's process: the program is a link to passt, and
+/// Returns whether this is the name of a pasta process. The program is a link to passt, and
 /// executes the variant for the CPU.
 fn is_pasta(name: &str) -> bool {
     name.starts_with("pasta") || name.starts_with("passt")
 }
 
-/// Returns a search path with all programs of this one except pasta.
+/// Returns a search path with all programs of this process's path except pasta.
 fn without_pasta(world: &Testbed) -> String {
     let folder = world.folder.path().join("programs");
     if !folder.exists() {
@@ -201,7 +201,7 @@ fn without_pasta(world: &Testbed) -> String {
         for program in folders.flatten().flatten() {
             let name = program.file_name();
             if name != "pasta" {
-                // If several have one name, the first is used.
+                // If several programs have the same name, the first one is used.
                 let _later = std::os::unix::fs::symlink(program.path(), folder.join(name));
             }
         }

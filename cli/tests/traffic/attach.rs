@@ -27,7 +27,7 @@ pub(crate) fn address(place: usize) -> String {
     format!("10.0.0.{}", place + 1)
 }
 
-/// Returns the arguments that attach the namespace of a place, under the name of its interface.
+/// Returns the arguments that attach a namespace under the name of its interface.
 fn typed(machine: &Machine, place: usize) -> Vec<String> {
     let (namespace, name) = &machine.places[place];
     let netns = namespace.path().display().to_string();
@@ -48,14 +48,14 @@ pub(crate) fn detach(machine: &Machine, place: usize) -> Value {
     machine.ask(&["detach", NAMES[place]])
 }
 
-/// Returns whether one namespace reaches another within a second.
-pub(crate) fn hears(machine: &Machine, from: usize, to: usize) -> bool {
+/// Returns whether a ping from one namespace to another is answered within a second.
+pub(crate) fn answers_ping(machine: &Machine, from: usize, to: usize) -> bool {
     let ping = machine.run(from, "ping", &["-c", "1", "-W", "1", &address(to)]);
     ping.status.success()
 }
 
 pub(crate) fn reaches(machine: &Machine, from: usize, to: usize) {
-    wait_until("no answer to a ping", || hears(machine, from, to));
+    wait_until("no answer to a ping", || answers_ping(machine, from, to));
 }
 
 /// Returns whether a namespace has an interface of this name.
@@ -65,14 +65,15 @@ pub(crate) fn has_interface(machine: &Machine, place: usize) -> bool {
     namespace.enter(read).unwrap().contains(name)
 }
 
-/// Waits for its removal, which is specified to take at most a second.
+/// Waits until an interface is removed, which must take at most a second.
 pub(crate) fn loses_interface(machine: &Machine, place: usize) {
-    wait_until("the interface has stayed", || {
+    wait_until("the interface still exists", || {
         !has_interface(machine, place)
     });
 }
 
-/// Starts a machine of eight guests; returns it while it starts, with a connection to its socket.
+/// Starts a machine with eight guests. Returns it while it still starts, with a connection to its
+/// socket.
 fn early() -> Option<(Machine, UnixStream)> {
     let guest = |n| format!("[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n");
     let guests: String = (0..8).map(guest).collect();
@@ -88,7 +89,7 @@ fn attach_late() -> Value {
     json!({ "op": "attach", "guest": guest })
 }
 
-/// Sends two requests as soon as the socket listens: for the status, and for a guest.
+/// Requests the status and a guest as soon as the socket listens.
 #[test]
 fn early_requests_are_answered_when_it_is_ready() {
     // A machine may be ready before this process runs again.
@@ -132,7 +133,7 @@ pub(crate) fn domains(machine: &Machine) -> Vec<String> {
         .collect()
 }
 
-/// Returns the core, and its two helpers.
+/// Returns the process ids of the core and its two helpers.
 fn trusted(machine: &Machine) -> [u64; 3] {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let [netd, manager] = ["grantway-netd", "grantway-manager"]
@@ -140,8 +141,8 @@ fn trusted(machine: &Machine) -> [u64; 3] {
     [core, netd, manager]
 }
 
-/// Resources that must not have grown with the same number of guests: descriptors of the trusted
-/// processes, and the driver's pages of others.
+/// Resources whose use must not grow if the number of guests is the same: descriptors of the
+/// trusted processes, and foreign pages that the driver maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResourceUsage {
     descriptors: [usize; 3],
@@ -160,33 +161,36 @@ impl ResourceUsage {
         }
     }
 
-    /// Waits until they are stable, because connections are closed and pages returned shortly after
-    /// an answer.
-    pub(crate) fn at_rest(machine: &Machine) -> Self {
-        wait_for("it never stays the same", || {
+    /// Returns the resources when they are stable. Connections are closed and pages returned only
+    /// shortly after an answer.
+    pub(crate) fn when_stable(machine: &Machine) -> Self {
+        wait_for("the resources are never stable", || {
             let now = Self::now(machine);
-            println!("{now:?} are held");
+            println!("in use: {now:?}");
             let stays = (0..3).all(|_| Self::now(machine) == now);
             stays.then_some(now)
         })
     }
 
-    /// Returns whether no more resources are held than these.
+    /// Returns whether the machine now uses no more resources than these.
     pub(crate) fn covers_now(&self, machine: &Machine) -> bool {
         let now = Self::now(machine);
-        println!("{now:?} are held");
+        println!("in use: {now:?}");
         let mut open = now.descriptors.iter().zip(&self.descriptors);
         open.all(|(now, before)| now <= before) && now.mapped <= self.mapped
     }
 
-    /// Waits until no more is held than this.
+    /// Waits until the machine uses no more resources than these.
     #[track_caller]
-    pub(crate) fn is_all(&self, machine: &Machine) {
-        wait_until("something has stayed", || self.covers_now(machine));
+    pub(crate) fn wait_until_released(&self, machine: &Machine) {
+        wait_until("some resources are still in use", || {
+            self.covers_now(machine)
+        });
     }
 }
 
-/// Sends a stream from one place to another, and counts and checks its bytes, until it is stopped.
+/// Sends a stream from one place to another until it is stopped. Counts and checks the received
+/// bytes.
 pub(crate) fn stream(
     machine: &Machine,
     places: (usize, usize),
@@ -196,7 +200,7 @@ pub(crate) fn stream(
     stream_to(machine, places, 7000, stop, carried);
 }
 
-/// Sends a [`stream`] to this port.
+/// Like [`stream`], to this port.
 pub(crate) fn stream_to(
     machine: &Machine,
     (from, to): (usize, usize),
@@ -231,7 +235,7 @@ pub(crate) fn replace(machine: &Machine, victim: &str) {
     match victim {
         "driver" => {
             kill(before.as_u64().unwrap());
-            wait_until("no other driver", || {
+            wait_until("no new driver runs", || {
                 let now = machine.ask(&["status"])["domains"][0].clone();
                 now["pid"] != before && !now["restarts"]["connected_ns"].is_null()
             });
@@ -240,7 +244,7 @@ pub(crate) fn replace(machine: &Machine, victim: &str) {
             let ([core, ..], name) = (trusted(machine), format!("grantway-{helper}"));
             let before = wait_for("no helper", || child_of(core, &name));
             kill(before);
-            wait_until("no other helper", || {
+            wait_until("no new helper runs", || {
                 child_of(core, &name).is_some_and(|now| now != before)
             });
         }
@@ -271,8 +275,8 @@ fn namespaces_attached_to_an_empty_machine_connect() {
     assert_eq!(&got[..length], b"one datagram");
     assert_eq!(from, a.local_addr().unwrap());
 
-    // A third guest is attached and detached during their stream: nothing of it is left, and no
-    // byte is lost.
+    // A third guest is attached and detached during their stream. It leaves nothing, and the stream
+    // loses no byte.
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -280,10 +284,10 @@ fn namespaces_attached_to_an_empty_machine_connect() {
         attach(&machine, 2);
         detach(&machine, 2);
         loses_interface(&machine, 2);
-        wait_until("nothing is streamed", || {
+        wait_until("the stream has not started", || {
             carried.load(Ordering::Relaxed) > 0
         });
-        let before = ResourceUsage::at_rest(&machine);
+        let before = ResourceUsage::when_stable(&machine);
         for turn in 0..50 {
             let so_far = carried.load(Ordering::Relaxed);
             attach(&machine, 2);
@@ -293,16 +297,16 @@ fn namespaces_attached_to_an_empty_machine_connect() {
             detach(&machine, 2);
             loses_interface(&machine, 2);
             assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
-            wait_until("the stream stands", || {
+            wait_until("the stream is stalled", || {
                 carried.load(Ordering::Relaxed) > so_far
             });
         }
-        before.is_all(&machine);
+        before.wait_until_released(&machine);
         drop(stops);
         streaming.join().unwrap();
     });
 
-    // The next driver and the next manager know them, too.
+    // Restarted drivers and managers still know the guests.
     attach(&machine, 2);
     for victim in ["driver", "manager", "driver"] {
         replace(&machine, victim);
@@ -322,7 +326,7 @@ fn rejected_attaches_leave_nothing() {
         return;
     };
     attach(&machine, 0);
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     let run = |args: &[&str]| {
         let run = machine.grantway(args);
         assert_eq!(run.status.code(), Some(2), "{args:?}: {run:?}");
@@ -380,7 +384,7 @@ fn rejected_attaches_leave_nothing() {
             vec!["attach", "g", "--netns", &here, "--ifname", "a/b"],
             "`ifname`",
         ),
-        // netd detects that the loopback exists already.
+        // netd detects that the loopback already exists.
         (
             vec!["attach", "g", "--netns", &here, "--ifname", "lo"],
             "lo",
@@ -401,13 +405,13 @@ fn rejected_attaches_leave_nothing() {
     let says = "the file /etc/passwd cannot be read: the machine's description does not name it";
     assert!(why.contains(says), "{why}");
     assert_eq!(domains(&machine), ["driver", "c0"]);
-    before.is_all(&machine);
+    before.wait_until_released(&machine);
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     machine.end();
 }
 
-/// Documented requests on the socket itself; and an endpoint without a TAP.
+/// Sends the documented requests directly to the socket, also for an endpoint without a TAP.
 #[test]
 fn guests_are_attached_and_detached_by_json() {
     let Some(machine) = empty(&[]) else {
@@ -456,7 +460,7 @@ fn guests_are_attached_and_detached_by_json() {
     machine.end();
 }
 
-/// Whenever the manager dies, the guest is attached completely afterwards, or not at all.
+/// Whenever the manager is killed, the guest must then be attached completely or not at all.
 #[test]
 fn a_dying_manager_leaves_no_partial_guest() {
     let Some(machine) = empty(&["ping"]) else {
@@ -474,18 +478,18 @@ fn a_dying_manager_leaves_no_partial_guest() {
         crate::machine::in_folder(command.args(&typed), machine.folder.path());
         let began = Instant::now();
         let mut coming = command.spawn().unwrap();
-        // Kills hit every step of an attach of normal speed, and of a slow one.
+        // The delays make kills hit every step of an attach at normal speed, and of a slow attach.
         let slow = if turn % 4 == 0 { 10 } else { 1 };
         let delay = Duration::from_micros(400 * turn * slow);
         thread::sleep(delay.saturating_sub(began.elapsed()));
         kill(manager);
         end_of(&mut coming);
-        wait_until("no other manager", || {
+        wait_until("no new manager runs", || {
             child_of(core, "grantway-manager").is_some_and(|now| now != manager)
         });
         // Either the guest works, or it does not exist and its partial state is removed.
         let mut whole = false;
-        wait_until("the guest is half attached", || {
+        wait_until("the guest is partially attached", || {
             let run = machine.grantway(&["status", "--json"]);
             let status: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
             let Some(domains) = status["domains"].as_array() else {
@@ -494,7 +498,7 @@ fn a_dying_manager_leaves_no_partial_guest() {
             let guest = domains.iter().find(|domain| domain["name"] == "c1");
             whole = guest.is_some_and(|guest| guest["state"] == "running");
             let is_detached = guest.is_none() && !has_interface(&machine, 1);
-            is_detached || whole && hears(&machine, 1, 0)
+            is_detached || whole && answers_ping(&machine, 1, 0)
         });
         outcomes[usize::from(whole)] += 1;
         if whole {
@@ -502,7 +506,7 @@ fn a_dying_manager_leaves_no_partial_guest() {
         }
         loses_interface(&machine, 1);
     }
-    println!("{outcomes:?}: not at all, as a whole");
+    println!("{outcomes:?}: not attached, completely attached");
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     machine.end();
@@ -515,20 +519,20 @@ fn a_guest_is_detached_with_its_namespace() {
     };
     attach(&machine, 0);
     attach(&machine, 1);
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     attach(&machine, 2);
     reaches(&machine, 2, 0);
     let (namespace, _) = machine.places.pop().unwrap();
     drop(namespace);
-    wait_until("it is still there", || {
+    wait_until("the guest still exists", || {
         domains(&machine) == ["driver", "c0", "c1"]
     });
-    before.is_all(&machine);
+    before.wait_until_released(&machine);
     reaches(&machine, 0, 1);
     machine.end();
 }
 
-/// A second guest in a namespace that has one.
+/// Attaches a second guest to a namespace that already has one.
 #[test]
 fn an_attached_namespace_gets_another_interface() {
     let Some(machine) = empty(&["ping"]) else {
@@ -549,20 +553,20 @@ fn an_attached_namespace_gets_another_interface() {
         attach(&machine, place);
         further(place);
     }
-    let hears = || {
+    let answers_ping = || {
         let ping = ["-c", "1", "-W", "1", "-I", "more", "10.1.0.2"];
         machine.run(0, "ping", &ping).status.success()
     };
-    wait_until("no answer by the further interface", hears);
+    wait_until("no answer through the second interface", answers_ping);
     machine.ask(&["detach", "c0-2"]);
     reaches(&machine, 0, 1);
     assert_eq!(domains(&machine).len(), 4);
     further(0);
-    wait_until("no answer by the next one", hears);
+    wait_until("no answer through the third interface", answers_ping);
     machine.end();
 }
 
-/// Its network belongs to a separate user namespace.
+/// The sandbox's network belongs to a separate user namespace.
 #[test]
 fn a_sandbox_is_attached_by_process_or_path() {
     require!(userns);
@@ -573,7 +577,7 @@ fn a_sandbox_is_attached_by_process_or_path() {
     let sandbox = NetnsProcess::new("-rn");
     let pid = sandbox.0.id();
     let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
-    wait_until("it has no network of its own", || {
+    wait_until("the sandbox has no separate network", || {
         network(&pid.to_string()) != network("self")
     });
     for netns in [pid.to_string(), format!("/proc/{pid}/ns/net")] {

@@ -1,5 +1,6 @@
-//! A machine survives attach requests of every kind: several at once for one name, half a request,
-//! thousands of connections, a namespace that is removed before its guest is attached.
+//! A machine survives attach requests of every kind: concurrent requests for one name, partial
+//! requests, thousands of connections, and namespaces that are removed before their guest is
+//! attached.
 
 use crate::attach::{ResourceUsage, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
@@ -13,24 +14,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::wait_until;
 
-/// Returns a machine with one guest, a place for another, its resources, and its control socket.
+/// Returns a machine with one guest and a place for another, the machine's resource usage, and its
+/// control socket.
 ///
-/// No other test runs beside it: requests name namespaces by descriptors of this process, whose
-/// numbers another test could reuse.
+/// No other test runs at the same time, because requests name namespaces by descriptors of this
+/// process, whose numbers another test could reuse.
 fn with_one() -> Option<(Machine, ResourceUsage, PathBuf)> {
     let machine = Machine::start_alone(&["ping"], &["c0", "c1"], |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
     })?;
     attach(&machine, 0);
-    // Resources that are created once exist by now.
+    // After the first attach, all resources exist that are created only once.
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     let socket = machine.folder.path().join("run").join("grantway.sock");
     Some((machine, before, socket))
 }
 
-/// Returns the line that requests a guest in the namespace of a place, with that place's address.
+/// Returns a line that requests a guest in the namespace of a place, with that place's address.
 fn request(machine: &Machine, name: &str, place: usize) -> String {
     let (namespace, ifname) = &machine.places[place];
     let vif = json!({
@@ -41,9 +43,9 @@ fn request(machine: &Machine, name: &str, place: usize) -> String {
     format!("{}\n", json!({ "op": "attach", "guest": guest }))
 }
 
-/// Asserts that it is as before, with one guest in the first place.
-fn is_as(machine: &Machine, before: &ResourceUsage) {
-    wait_until("something has stayed", || {
+/// Waits until the machine uses no more resources than before, with one guest in the first place.
+fn wait_until_as_before(machine: &Machine, before: &ResourceUsage) {
+    wait_until("some resources are still in use", || {
         domains(machine) == ["driver", "c0"] && before.covers_now(machine)
     });
 }
@@ -55,7 +57,7 @@ fn one_of_many_attaches_of_one_name_succeeds() {
     };
     for _ in 0..5 {
         let line = request(&machine, "c1", 1);
-        // All are sent before any is answered.
+        // All requests are sent before any answer is read.
         let asked: Vec<UnixStream> = (0..8).map(|_| send(&socket, line.as_bytes())).collect();
         let answers: Vec<Value> = asked.into_iter().map(answer).collect();
         let (done, refused): (Vec<&Value>, Vec<&Value>) =
@@ -74,10 +76,10 @@ fn one_of_many_attaches_of_one_name_succeeds() {
         assert_eq!(done.count(), 1, "{answers:?}");
         for answer in answers.iter().filter(|answer| answer["domain"] != "c1") {
             let why = answer["error"].as_str().unwrap();
-            let is_going = why == "guest c1 is being detached by another request";
-            assert!(is_going || why == "no guest is named c1", "{why}");
+            let is_detaching = why == "guest c1 is being detached by another request";
+            assert!(is_detaching || why == "no guest is named c1", "{why}");
         }
-        is_as(&machine, &before);
+        wait_until_as_before(&machine, &before);
     }
     machine.end();
 }
@@ -92,21 +94,21 @@ fn a_disconnected_client_leaves_no_partial_guest() {
     for length in (0..line.len()).step_by(17) {
         drop(send(&socket, &line.as_bytes()[..length]));
     }
-    is_as(&machine, &before);
+    wait_until_as_before(&machine, &before);
     // A complete line requests the guest, even if the client does not wait for the answer.
     drop(send(&socket, line.as_bytes()));
-    wait_until("it has not come", || {
+    wait_until("the guest is not attached", || {
         domains(&machine) == ["driver", "c0", "c1"]
     });
     reaches(&machine, 1, 0);
     detach(&machine, 1);
-    is_as(&machine, &before);
+    wait_until_as_before(&machine, &before);
     machine.end();
 }
 
-/// More clients than the limit: they occupy all connections, and others wait.
+/// More clients than the limit occupy all connections, so that others wait.
 #[test]
-fn half_requests_delay_no_other_client() {
+fn partial_requests_do_not_delay_other_clients() {
     let Some((machine, before, socket)) = with_one() else {
         return;
     };
@@ -118,10 +120,10 @@ fn half_requests_delay_no_other_client() {
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     detach(&machine, 1);
-    // Without a free connection they would wait for a minute.
+    // Without a free connection these commands would wait for a minute.
     assert!(began.elapsed() < Duration::from_secs(30), "{began:?}");
     drop(held);
-    is_as(&machine, &before);
+    wait_until_as_before(&machine, &before);
     machine.end();
 }
 
@@ -142,17 +144,17 @@ fn ten_thousand_connections_are_survived() {
             scope.spawn(|| {
                 for number in 0..2500 {
                     let mut stream = UnixStream::connect(&socket).unwrap();
-                    // The manager may have disconnected already.
+                    // The manager may already have disconnected.
                     let _ = stream.write_all(junk[number % junk.len()]);
                 }
             });
         }
     });
-    is_as(&machine, &before);
+    wait_until_as_before(&machine, &before);
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     detach(&machine, 1);
-    is_as(&machine, &before);
+    wait_until_as_before(&machine, &before);
     machine.end();
 }
 
@@ -164,16 +166,16 @@ fn removing_the_namespace_undoes_an_attach() {
     let mut outcomes = [0, 0];
     for turn in 0..16 {
         let asked = send(&socket, request(&machine, "c1", 1).as_bytes());
-        // The delays hit every step of an attach of normal speed, and the time after it.
+        // The delays hit every step of an attach at normal speed, and the time after it.
         thread::sleep(Duration::from_millis(turn));
         machine.places[1].0 = Namespace::new().unwrap();
         let answer = answer(asked);
         let is_attached = answer["domain"] == "c1";
         assert!(is_attached || answer["error"].is_string(), "{answer}");
         outcomes[usize::from(is_attached)] += 1;
-        is_as(&machine, &before);
+        wait_until_as_before(&machine, &before);
     }
-    println!("{outcomes:?}: not at all, and for a moment");
+    println!("{outcomes:?}: never attached, attached for a moment");
     attach(&machine, 1);
     reaches(&machine, 1, 0);
     machine.end();

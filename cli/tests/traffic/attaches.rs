@@ -1,4 +1,4 @@
-//! Attaches and detaches guests repeatedly, and all at once: nothing of them is left.
+//! Attaches and detaches guests repeatedly and concurrently. They leave nothing.
 
 use crate::attach::{NAMES, ResourceUsage, attach, domains, reaches};
 use crate::machine::{Machine, text};
@@ -7,7 +7,7 @@ use netdev::netns::Namespace;
 use std::process::Command;
 use testing::{require, wait_until};
 
-/// Like `cargo xtask soak --attaches`, which runs for hours.
+/// Like `cargo xtask soak --attaches`, but that runs for hours.
 #[test]
 fn attaching_under_load_and_kills_leaks_nothing() {
     require!(machine, program("grantway-lab"));
@@ -24,7 +24,7 @@ fn attaching_under_load_and_kills_leaks_nothing() {
     }
 }
 
-/// Returns the links and rules of the system to which guests are connected.
+/// Returns the links and firewall rules of the system to which guests are connected.
 fn host(namespace: &Namespace) -> String {
     let says = |words: &[&str]| {
         let command = || Command::new(words[0]).args(&words[1..]).output().unwrap();
@@ -32,7 +32,7 @@ fn host(namespace: &Namespace) -> String {
         assert!(said.status.success(), "{words:?}: {said:?}");
         text(&said.stdout)
     };
-    // Without the addresses that the kernel adds some time after the interface.
+    // IPv6 addresses are excluded, because the kernel adds them some time after the interface.
     let [links, rules] = [
         ["ip", "-4", "-brief", "address"].as_slice(),
         ["nft", "list", "ruleset"].as_slice(),
@@ -61,11 +61,11 @@ fn detaching_all_guests_restores_the_host() {
         return;
     };
     let up = NAMES.len();
-    // The first guest creates everything that outlives a guest.
+    // The first guest creates everything that remains after its detach.
     attach(&machine, 0);
     machine.ask(&["detach", NAMES[0]]);
     let (before, host_before) = (
-        ResourceUsage::at_rest(&machine),
+        ResourceUsage::when_stable(&machine),
         host(&machine.places[up].0),
     );
     for place in 0..NAMES.len() {
@@ -80,7 +80,7 @@ fn detaching_all_guests_restores_the_host() {
     let run = machine.grantway(&all);
     assert!(run.status.success(), "{run:?}");
     assert_eq!(domains(&machine), ["driver"]);
-    wait_until("something has stayed", || {
+    wait_until("some resources are still in use", || {
         let interfaces = machine.places[..up].iter().any(|(namespace, name)| {
             let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             namespace.enter(read).unwrap().contains(name)

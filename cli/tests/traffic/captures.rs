@@ -1,4 +1,4 @@
-//! Captures of streams, as other programs read them.
+//! Captures of streams, read by other programs.
 
 use crate::machine::{Machine, text};
 use crate::programs::{DB, FOR_FILES, IPV4, NAMES, SomeFile, WEB, WIRE, config};
@@ -10,7 +10,7 @@ fn with_status(statuses: &str, status: &str) -> usize {
     statuses.lines().filter(|line| *line == status).count()
 }
 
-/// Including segments of 64 KB, whose checksums are not computed on the way.
+/// Captures also contain segments of 64 KB, whose checksums are not computed in transit.
 #[test]
 fn captured_checksums_are_right() {
     require!(tool("tshark"));
@@ -41,7 +41,8 @@ fn captured_checksums_are_right() {
         tshark.args([
             "-r",
             &path,
-            // Linux and Grantway write 0xffff for 0. The two are equal, but tshark accepts only 0.
+            // Linux and Grantway write 0xffff instead of 0. The two are equivalent, but tshark
+            // accepts only 0.
             "-Y",
             "tcp && tcp.checksum != 0xffff",
             "-T",

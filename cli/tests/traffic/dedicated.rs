@@ -1,8 +1,8 @@
-//! An AF_XDP wire with a queue for each guest (`pdev`): the kernel writes frames only into the
-//! guest's own pages, even when the guest or the driver domain dies.
+//! An AF_XDP wire with a queue for each guest (`pdev`). The kernel writes a guest's frames only
+//! into that guest's pages, even when the guest or the driver domain dies.
 
 use crate::machine::{Machine, Running};
-use crate::many_guests::{self, MARK, for_whom};
+use crate::many_guests::{self, MARK, receivers};
 use crate::pages::Pages;
 use crate::processes::{descriptors, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, carry_files, config};
@@ -15,7 +15,7 @@ use testing::{child_of, require, wait_for, wait_until};
 
 const FILE_BYTES: usize = 20_000_000;
 
-/// Starts the usual machine with a queue for each guest; `switches` precedes the configuration.
+/// Starts the usual machine with a queue for each guest. `switches` precedes the configuration.
 fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
     require!(af_xdp);
     let text = |namespaces: &[String]| {
@@ -32,7 +32,7 @@ fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
 
 const NEW: &str = "[driver]\ngrants = \"counted\"\n";
 /// A driver domain that is not restarted.
-const FOR_GOOD: &str = "[driver]\ngrants = \"counted\"\nrestart = false\n";
+const NO_RESTART: &str = "[driver]\ngrants = \"counted\"\nrestart = false\n";
 
 /// Returns the driver's counters of a guest's queue.
 fn queue(machine: &Machine, guest: &str) -> Value {
@@ -63,7 +63,7 @@ fn files_arrive_in_dedicated_queues() {
                 assert_eq!(queue["device"][wrong], 0, "{wrong}: {queue}");
             }
         }
-        // The queue carries all frames from the wire to this guest: half of a file, and
+        // The queue carries all frames from the wire to this guest: half of the file transfers, and
         // acknowledgements.
         let web = queue(&machine, "web");
         let direct = count(&web["direct_packets"]);
@@ -75,7 +75,7 @@ fn files_arrive_in_dedicated_queues() {
 
 const GUESTS: usize = 4;
 
-/// All guests but the last have dedicated queues.
+/// Returns a configuration in which all guests but the last have dedicated queues.
 fn crowd(switches: &str, netns: &str) -> String {
     let wire = format!("kind = \"xdp\"\nvmq_queues = {GUESTS}\n");
     many_guests::config(switches, netns, &wire, GUESTS, |n| {
@@ -91,7 +91,7 @@ fn start_crowd(switches: &str) -> Option<Machine> {
     })
 }
 
-/// Sends to every guest in turn.
+/// Starts a program that sends to every guest in turn.
 fn sender(machine: &Machine) -> Running {
     many_guests::sender(machine, GUESTS, "while True:\n    send(frames)\n")
 }
@@ -102,7 +102,7 @@ fn direct(machine: &Machine, n: usize) -> u64 {
 
 fn wait_for_frames(machine: &Machine, n: usize, more: u64) {
     let from = direct(machine, n);
-    wait_until("nothing comes any more", || {
+    wait_until("no more frames arrive", || {
         direct(machine, n) >= from + more
     });
 }
@@ -119,15 +119,19 @@ fn a_guests_pages_hold_only_its_own_frames() {
     let mut seen = [false; GUESTS];
     let mut rounds = 0;
     let end = Instant::now() + Duration::from_secs(600);
-    // The scanner finds frames of every guest.
+    // The test runs until the scanner has found frames of every guest.
     let enough = |seen| seen == [true; GUESTS] && direct(&machine, 0) >= 50_000;
     while rounds < 100 || !enough(seen) {
         rounds += 1;
         for (n, pages) in pages.iter().enumerate() {
             pages.read(&mut room);
-            for digits in for_whom(&room) {
+            for digits in receivers(&room) {
                 let own = format!("{n:02}");
-                assert_eq!(digits, own.as_bytes(), "guest {n} has another's frame");
+                assert_eq!(
+                    digits,
+                    own.as_bytes(),
+                    "guest {n} has another guest's frame"
+                );
                 seen[n] = true;
             }
         }
@@ -144,7 +148,7 @@ fn a_guests_pages_hold_only_its_own_frames() {
     machine.end();
 }
 
-/// Returns the sockets whose rings a process has mapped, one for each ring.
+/// Returns the socket of each ring that a process has mapped.
 fn rings(pid: u64) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let names = maps.lines().filter_map(|line| line.rsplit(' ').next());
@@ -166,33 +170,33 @@ fn only_the_queue_of_a_dead_guest_ends() {
     for n in 0..2 {
         assert!(kill(pid(&machine, &format!("g{n}"))));
         let name = format!("g{n}");
-        wait_until("its queue is there", || {
+        wait_until("its queue is still open", || {
             queue(&machine, &name)["state"] == "over"
         });
         wait_for_frames(&machine, 2, 1000);
     }
     // The driver has closed the queues' descriptors, and the monitor has released them and the dead
     // process.
-    wait_until("descriptors stay", || {
+    wait_until("descriptors are still open", || {
         descriptors(driver_pid) <= before[1] - 2 && descriptors(monitor) < before[0] - 4
     });
-    // Four rings of the shared socket, and two of the last guest's.
-    let left = wait_for("rings stay", || {
+    // Four rings of the shared socket and two of the last guest's socket remain.
+    let left = wait_for("rings are still mapped", || {
         let left = rings(driver_pid);
         (left.len() == 4 + 2).then_some(left)
     });
     let ended = there.into_iter().filter(|ring| !left.contains(ring));
     let ended: Vec<String> = ended.collect();
     assert_eq!(ended.len(), 2 * 2, "{ended:?}");
-    // A socket with an open descriptor has not ended.
-    wait_until("the monitor has sockets that have ended", || {
+    // A socket is not closed as long as a descriptor refers to it.
+    wait_until("the monitor still holds closed sockets", || {
         !holds(monitor, &ended)
     });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     assert_eq!(
         pid(&machine, "driver"),
         driver_pid,
-        "nobody was killed for it"
+        "the driver was not restarted"
     );
     drop(sender);
     machine.end();
@@ -200,7 +204,7 @@ fn only_the_queue_of_a_dead_guest_ends() {
 
 #[test]
 fn a_killed_driver_leaves_no_queue_behind() {
-    let Some(machine) = start_crowd(FOR_GOOD) else {
+    let Some(machine) = start_crowd(NO_RESTART) else {
         return;
     };
     let sender = sender(&machine);
@@ -208,11 +212,11 @@ fn a_killed_driver_leaves_no_queue_behind() {
     let guest = Pages::of_guest(&machine, "g0");
     assert!(kill(pid(&machine, "driver")));
     let grants = || machine.ask(&["grants"]);
-    wait_until("the driver's mappings stay", || {
+    wait_until("the driver's mappings remain", || {
         grants()["domains"][0]["mapped"] == 0
     });
     assert_eq!(grants()["leaked"], 0);
-    // From now on only the guest itself writes to its pages.
+    // From now on only the guest writes to its pages.
     let (mut one, mut two) = (Vec::new(), Vec::new());
     guest.read(&mut one);
     std::thread::sleep(Duration::from_millis(200));
@@ -226,7 +230,7 @@ fn a_killed_driver_leaves_no_queue_behind() {
     machine.end();
 }
 
-/// The next driver gets new sockets over the same pools, with frames in flight all the time.
+/// The next driver gets new sockets over the same pools, while frames are in flight.
 #[test]
 fn a_restarted_driver_gets_the_queues_back() {
     let Some(machine) = start_crowd(NEW) else {
@@ -237,7 +241,7 @@ fn a_restarted_driver_gets_the_queues_back() {
         (0..3).for_each(|n| wait_for_frames(&machine, n, 1000));
         let before = pid(&machine, "driver");
         assert!(kill(before));
-        wait_until("no driver comes", || {
+        wait_until("no new driver runs", || {
             let status = machine.ask(&["status"]);
             let mut domains = status["domains"].as_array().unwrap().iter();
             domains.any(|d| d["name"] == "driver" && d["alive"] == true && d["pid"] != before)
@@ -251,13 +255,13 @@ fn a_restarted_driver_gets_the_queues_back() {
             (0..3).all(open)
         });
     }
-    // A guest that dies meanwhile does not change this.
+    // The next driver works even if a guest has died in the meantime.
     assert!(kill(pid(&machine, "g0")));
-    wait_until("its queue is there", || {
+    wait_until("its queue is still open", || {
         queue(&machine, "g0")["state"] == "over"
     });
     assert!(kill(pid(&machine, "driver")));
-    wait_until("nothing comes", || {
+    wait_until("no frames arrive", || {
         let run = machine.grantway(&["stat", "driver", "--json"]);
         let stat: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
         let ports = &stat["driver"]["ports"];
@@ -269,7 +273,7 @@ fn a_restarted_driver_gets_the_queues_back() {
     machine.end();
 }
 
-/// Returns whether a process has a descriptor of one of these sockets.
+/// Returns whether a process has a descriptor that refers to one of these sockets.
 fn holds(pid: u64, sockets: &[String]) -> bool {
     let mut all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     all.any(|fd| {
@@ -278,9 +282,9 @@ fn holds(pid: u64, sockets: &[String]) -> bool {
     })
 }
 
-/// Kills a guest, its driver domain and netd in every order, without a pause and with frames in
-/// flight: afterwards no process holds a socket over the dead guest's pages, so the kernel has none
-/// of them, and the other guests have their queues again.
+/// Kills a guest, its driver domain and netd in every order, without pauses and with frames in
+/// flight. Then no process may hold a socket over the dead guest's pages, so that the kernel holds
+/// none of them, and the other guests must have their queues again.
 #[test]
 fn a_queue_ends_in_any_order_of_kills() {
     for orders in [
@@ -305,7 +309,7 @@ fn a_queue_ends_in_any_order_of_kills() {
             for victim in victims {
                 assert!(kill(victim), "{order}");
             }
-            wait_until("its queue or another's is not as it should be", || {
+            wait_until("a queue is not in the expected state", || {
                 let run = machine.grantway(&["stat", "driver", "--json"]);
                 let stat: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
                 let queue = |n| &stat["driver"]["ports"][format!("vif.g{n}-0")]["queue"];
@@ -315,7 +319,7 @@ fn a_queue_ends_in_any_order_of_kills() {
                     false => ended(other),
                 }) && stat["driver"].is_object()
             });
-            let left = wait_for("the driver has rings of the dead", || {
+            let left = wait_for("the driver has mapped rings of a dead guest", || {
                 let left = rings(pid(&machine, "driver"));
                 (left.len() == 4 + 2 * (GUESTS - 2 - n)).then_some(left)
             });

@@ -1,5 +1,5 @@
-//! A NIC of `kind = "soft"` whose wire is a TAP: TCP streams pass it, also in dedicated queues, and
-//! after the device's death or the removal of the TAP.
+//! A NIC of `kind = "soft"` whose wire is a TAP. TCP streams pass it, also in dedicated queues, and
+//! also after the death of the device domain or the removal of the TAP.
 
 use crate::machine::Machine;
 use crate::processes::{domain, kill, pid};
@@ -11,8 +11,8 @@ use testing::wait_until;
 const FILE_BYTES: usize = 5_000_000;
 const DEVICE: &str = "device-wire";
 
-/// Starts the usual machine with such a NIC, which has the further keys of `wire`. With `queues`,
-/// each guest has a dedicated one.
+/// Starts the usual machine with such a NIC, which has the additional keys in `wire`. If `queues`
+/// is true, each guest has a dedicated queue.
 fn start(switches: &str, wire: &str, queues: bool) -> Option<Machine> {
     let text = |namespaces: &[String]| {
         let vmq = if queues {
@@ -39,7 +39,7 @@ fn device(machine: &Machine) -> Value {
     machine.ask(&["stat", DEVICE])[DEVICE].clone()
 }
 
-/// D-37: frames of the kernel pass the device in both directions.
+/// D-37: the kernel's frames pass the device in both directions.
 #[test]
 fn files_pass_a_device_whose_wire_is_a_tap() {
     let counted = "[driver]\ngrants = \"counted\"\n";
@@ -57,7 +57,7 @@ fn files_pass_a_device_whose_wire_is_a_tap() {
         assert_eq!(device["device"]["io_faults"], 0, "{device}");
         let before = pid(&machine, DEVICE);
         assert!(kill(before));
-        wait_until("the device does not start", || {
+        wait_until("the device domain does not restart", || {
             let device = domain(&machine, DEVICE);
             device["pid"] != before && device["state"] == "running"
         });
@@ -67,8 +67,8 @@ fn files_pass_a_device_whose_wire_is_a_tap() {
     }
 }
 
-/// D-39, D-40: a device that merges segments passes streams on whole, in the shared queue and in
-/// pages of the guests. Frames of several buffers arrive in both.
+/// D-39, D-40: streams pass unchanged through a device that merges segments, in the shared queue
+/// and in pages of the guests. Both receive frames that span several buffers.
 #[test]
 fn files_pass_a_device_that_merges_segments() {
     let switches = |grants: &str| {
@@ -92,8 +92,8 @@ fn files_pass_a_device_that_merges_segments() {
     }
 }
 
-/// Carries pings and files, in dedicated queues if there are `queues`, and checks that the device
-/// has violated no rule. Returns the device's counters.
+/// Sends pings and files, in dedicated queues if `queues` is true, and checks that the device has
+/// violated no rule. Returns the device's counters.
 fn carry_intact(machine: &Machine, queues: bool) -> Value {
     ping_every_way(machine);
     carry_files(machine, FILE_BYTES);
@@ -109,7 +109,8 @@ fn carry_intact(machine: &Machine, queues: bool) -> Value {
     device
 }
 
-/// D-44: streams pass a device that splits headers, in the shared queue and in pages of the guests.
+/// D-44: streams pass through a device that splits headers, in the shared queue and in pages of the
+/// guests.
 #[test]
 fn files_pass_a_device_that_splits_headers() {
     let counted = "[driver]\ngrants = \"counted\"\n";
@@ -132,9 +133,9 @@ fn removed_tap_of_a_device_is_created_again() {
     let removed = machine.run(WIRE, "ip", &["link", "del", NAMES[WIRE]]);
     assert!(removed.status.success(), "{removed:?}");
     let gone = || device(&machine)["wire"]["no_device"] == 1;
-    wait_until("its removal is not noticed", gone);
+    wait_until("the removal is not detected", gone);
     let is_reported = || domain(&machine, DEVICE)["removed"] == json!([NAMES[WIRE]]);
-    wait_until("its removal is not reported", is_reported);
+    wait_until("the removal is not reported", is_reported);
     machine.ask(&["restart", DEVICE]);
     ping_every_way(&machine);
     machine.end();

@@ -1,5 +1,5 @@
-//! Queues towards guests together with dedicated queues, several workers, and a driver domain that
-//! dies.
+//! Egress queues towards guests, combined with dedicated queues, several workers, and the death of
+//! the driver domain.
 
 use crate::attach::{address, reaches, replace, stream_to};
 use crate::machine::Machine;
@@ -56,8 +56,8 @@ fn limited(machine: &Machine, workers: usize) -> (u64, u64) {
     (sent.sum(), waits.sum())
 }
 
-/// Runs streams from the wire: `streams` to the limited guest, and one to the other. `body` gets
-/// the bytes that each of the two guests has received.
+/// Runs `body` during streams from the wire: `streams` streams to the limited guest, and one to the
+/// other. `body` receives the counters of bytes that each of the two guests has received.
 fn with_streams(machine: &Machine, streams: u16, body: impl FnOnce([&AtomicU64; 2])) {
     reaches(machine, WIRE, LIMITED);
     reaches(machine, WIRE, FREE);
@@ -82,8 +82,8 @@ fn with_streams(machine: &Machine, streams: u16, body: impl FnOnce([&AtomicU64; 
     });
 }
 
-/// Waits until the limited guest gets nine tenths of its rate; it never gets more than that, and
-/// the other guest is not delayed.
+/// Waits until the limited guest receives nine tenths of its rate. It must never exceed its rate
+/// and burst, and the other guest must receive more.
 fn has_its_rate(machine: &Machine, workers: usize, mbps: f64, free: &AtomicU64) {
     wait_until("the streams stay below the limit", || {
         let (begin, before) = (Instant::now(), limited(machine, workers).0);
@@ -91,7 +91,7 @@ fn has_its_rate(machine: &Machine, workers: usize, mbps: f64, free: &AtomicU64) 
         thread::sleep(Duration::from_secs(2));
         let bits = (limited(machine, workers).0 - before) as f64 * 8.0;
         let took = begin.elapsed().as_secs_f64();
-        // Each worker has a separate burst.
+        // Each worker allows a separate burst.
         let most = mbps * 1e6 * took * 1.2 + workers as f64 * 8.0 * 131_072.0;
         assert!(bits <= most, "{bits} bits in {took} s");
         let others = (free.load(Ordering::Relaxed) - others) as f64 * 8.0;
@@ -117,7 +117,7 @@ fn frames_wait_beside_dedicated_queues() {
     machine.end();
 }
 
-/// Each worker has its share of the limit, and a queue for its flows.
+/// Each worker has a share of the limit, and a queue for its flows.
 #[test]
 fn frames_wait_in_every_worker() {
     const MBPS: f64 = 20.0;
@@ -140,7 +140,7 @@ fn frames_wait_in_every_worker() {
     machine.end();
 }
 
-/// Waiting frames are lost with the driver domain. Streams retransmit them, and no buffer is
+/// If the driver domain dies, waiting frames are lost. Streams retransmit them, and no buffer is
 /// leaked.
 #[test]
 fn a_driver_death_with_queued_frames_leaks_nothing() {
@@ -159,7 +159,7 @@ fn a_driver_death_with_queued_frames_leaks_nothing() {
             wait_until("no frame waits", || limited(&machine, 1).1 > 0);
             replace(&machine, "driver");
             let before = [slow, free].map(|carried| carried.load(Ordering::Relaxed));
-            wait_until("the streams stand", || {
+            wait_until("the streams are stalled", || {
                 let now = [slow, free].map(|carried| carried.load(Ordering::Relaxed));
                 now.iter()
                     .zip(before)
@@ -167,7 +167,7 @@ fn a_driver_death_with_queued_frames_leaks_nothing() {
             });
         }
     });
-    wait_until("buffers stay taken", || {
+    wait_until("buffers are not returned", || {
         limited(&machine, 1).1 == 0 && free_buffers() >= before
     });
     machine.end();

@@ -1,13 +1,14 @@
-//! Firewall rules with real traffic: denied frames reach no socket, and if a NIC writes directly to
-//! a guest's pages, their headers do not reach those pages.
+//! Firewall rules with real traffic. Denied frames reach no socket. If a NIC writes directly to a
+//! guest's pages, the headers of denied frames do not reach these pages.
 
 use crate::machine::{Machine, text};
 use crate::pages::Pages;
 use crate::queues::{count, driver, vmq};
 use testing::wait_for;
 
-/// A denied port, and an allowed one.
+/// The denied port.
 const DENIED: u16 = 4001;
+/// The allowed port.
 const ALLOWED: u16 = 4002;
 const DATAGRAMS: u64 = 200;
 
@@ -22,7 +23,7 @@ fn config(namespaces: &[String], queues: &str, rules: &str) -> String {
     )
 }
 
-/// Denies one UDP port.
+/// Returns a rule that denies one UDP port.
 fn deny_port(name: &str) -> String {
     format!(
         "[[guest.vif.rule]]\nname = \"{name}\"\naction = \"deny\"\ndirection = \"to-guest\"\n\
@@ -38,8 +39,8 @@ fn start(queues: &str, rules: &str) -> Option<Machine> {
 
 const VMQ: &str = "queues = \"vmq\"";
 
-/// Sends datagrams to two ports alternately. Each contains its port at the start of its data,
-/// and again behind the first 128 bytes of the frame.
+/// A program that sends datagrams to two ports alternately. Each datagram contains its port at the
+/// start of its data, and again beyond the first 128 bytes of the frame.
 const SENDER: &str = r#"
 import socket, sys, time
 address, times, ports = sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]
@@ -52,8 +53,8 @@ for n in range(times):
     time.sleep(0.001)
 "#;
 
-/// Counts datagrams to each port, until all of the last port have arrived and then none arrives for
-/// half a second; waits longer if some were lost.
+/// A program that counts the datagrams to each port. It ends when all datagrams to the last port
+/// have arrived and no more arrive for half a second, or later if some were lost.
 const RECEIVER: &str = r#"
 import select, socket, sys, time
 times, ports = int(sys.argv[1]), [int(port) for port in sys.argv[2:]]
@@ -79,7 +80,7 @@ while idle < (5 if counts[ports[-1]] >= times else 100) and time.monotonic() < e
 print(*[counts[port] for port in ports])
 "#;
 
-/// Returns the datagrams that the sockets of the denied and of the allowed port receive.
+/// Returns the numbers of datagrams that the sockets of the denied and of the allowed port receive.
 fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     let ports = [DENIED, ALLOWED].map(|port| port.to_string());
     let ports = ports.each_ref().map(String::as_str);
@@ -102,7 +103,7 @@ fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     counts.try_into().unwrap()
 }
 
-/// BR-18, by the shared queue and by a dedicated queue, merged and unmerged.
+/// BR-18, with the shared queue and a dedicated queue, with and without LRO.
 #[test]
 fn denied_frames_reach_no_socket() {
     for queues in ["", VMQ] {
@@ -126,12 +127,13 @@ fn denied_frames_reach_no_socket() {
     }
 }
 
-/// Returns the driver's trace of the next packet from the wire, which is sent to the denied port.
-fn trace_of_a_denied_one(machine: &Machine) -> String {
+/// Sends packets to the denied port, and returns the driver's trace of the next packet from the
+/// wire.
+fn trace_denied_packet(machine: &Machine) -> String {
     let port = DENIED.to_string();
     let args = ["-c", SENDER, "10.9.0.2", "1000000", &port];
     let _sender = machine.spawn(0, "python3", &args);
-    wait_for("nobody traces what is denied", || {
+    wait_for("no denied packet is traced", || {
         let trace = machine
             .ask(&["trace", "driver", "--wait", "60"])
             .to_string();
@@ -139,7 +141,7 @@ fn trace_of_a_denied_one(machine: &Machine) -> String {
     })
 }
 
-/// VMQ-14, end to end: a guest searches its own pages.
+/// VMQ-14, end to end: the test searches the guest's pages.
 #[test]
 fn a_denied_header_never_reaches_the_guest() {
     let Some(machine) = start(VMQ, &deny_port("no-4001")) else {
@@ -151,17 +153,17 @@ fn a_denied_header_never_reaches_the_guest() {
         assert_eq!(vmq["queues"][0]["split"], true, "{vmq}");
         assert!(count(&vmq["direct_packets"]) > DATAGRAMS, "{vmq}");
         let pages = Pages::of_guest(&machine, "web");
-        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
+        let has = |part: &str, port: u16| pages.contain(format!("{part}-{port}-OF-IT").as_bytes());
         assert!(
             has("HEAD", ALLOWED) && has("BODY", ALLOWED),
-            "the scanner sees what there is"
+            "the scanner finds allowed frames"
         );
-        assert!(!has("HEAD", DENIED), "a header of what is denied");
+        assert!(!has("HEAD", DENIED), "the header of a denied frame");
         assert!(
             has("BODY", DENIED),
-            "what lies behind is there, as documented"
+            "the bytes behind the header arrive, as documented"
         );
-        let trace = trace_of_a_denied_one(&machine);
+        let trace = trace_denied_packet(&machine);
         assert!(trace.contains("rule no-4001 of vif.web-0"), "{trace}");
     }
     machine.end();
@@ -179,15 +181,15 @@ fn shared_firewall_excludes_a_dedicated_queue() {
         let vmq = vmq(&machine).unwrap();
         assert_eq!(count(&vmq["direct_packets"]), 0, "{vmq}");
         let pages = Pages::of_guest(&machine, "web");
-        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
-        assert!(has("BODY", ALLOWED), "the scanner sees what there is");
+        let has = |part: &str, port: u16| pages.contain(format!("{part}-{port}-OF-IT").as_bytes());
+        assert!(has("BODY", ALLOWED), "the scanner finds allowed frames");
         assert!(!has("HEAD", DENIED) && !has("BODY", DENIED));
     }
     machine.end();
 }
 
-/// XDP-20, end to end, with rules of the interface and of the wire: no byte of a denied frame is
-/// ever in the guest's pages, and the denying side counts it.
+/// XDP-20, end to end, with rules of the interface and of the wire. No byte of a denied frame ever
+/// reaches the guest's pages, and the port with the rule counts the frame.
 #[test]
 fn frames_denied_by_the_kernel_never_arrive() {
     testing::require!(af_xdp);
@@ -220,10 +222,10 @@ fn frames_denied_by_the_kernel_never_arrive() {
             assert!(count(&queue["direct_packets"]) > times * DATAGRAMS * 9 / 10);
         }
         let pages = Pages::of_guest(&machine, "web");
-        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
+        let has = |part: &str, port: u16| pages.contain(format!("{part}-{port}-OF-IT").as_bytes());
         assert!(
             has("HEAD", ALLOWED) && has("BODY", ALLOWED),
-            "the scanner sees what there is"
+            "the scanner finds allowed frames"
         );
         assert!(!has("HEAD", DENIED) && !has("BODY", DENIED));
         machine.end();

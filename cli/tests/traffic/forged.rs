@@ -1,10 +1,11 @@
-//! A guest that sends frames which no kernel would send: it does not attract other guests' traffic.
+//! A guest sends frames that no kernel would send. It must not attract other guests' traffic.
 
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, start_with};
 use testing::wait_until;
 
-/// Sends each given frame, in hexadecimal, a hundred times, bypassing the kernel's stack.
+/// A program that sends each given frame, in hexadecimal, a hundred times and bypasses the kernel's
+/// stack.
 const SENDER: &str = "
 import socket, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -52,8 +53,8 @@ fn forged_macs_and_arp_attract_no_traffic() {
         let value = &driver()["ports"][format!("vif.{}-0", NAMES[WEB])]["traffic"]["out_packets"];
         value.as_u64().unwrap_or_else(|| panic!("{}", driver()))
     };
-    // "The victim's MAC is here", and "the victim's address is at my MAC", as a request and as a
-    // reply.
+    // The frames claim "the victim's MAC is here" and "the victim's address has my MAC", the latter
+    // as a request and as a reply.
     let source = format!("{BROADCAST_MAC}{victim}88b5{}", "00".repeat(46));
     let arp = |operation: &str| {
         let head = format!("{BROADCAST_MAC}{own}0806000108000604{operation}");
@@ -67,13 +68,13 @@ fn forged_macs_and_arp_attract_no_traffic() {
     let args = ["-c", "100", "-i", "0.005", "-w", "120", IPV4[DB]];
     let run = machine.run(WIRE, "ping", &args);
     assert!(run.status.success(), "{run:?}");
-    // Frames to all stations arrive, too.
+    // Broadcast frames arrive, too.
     let seen = delivered() - before;
     assert!(seen < 50, "{seen} frames reached the forger");
     let neighbour = machine.run(WIRE, "ip", &["neigh", "show", IPV4[DB]]);
     let neighbour = text(&neighbour.stdout).replace(':', "");
     assert!(neighbour.contains(&victim), "{neighbour} is not {victim}");
-    // Frames may wait in the forger's own queues, if its CPU is busy.
+    // Frames may wait in the forger's queues if its CPU is busy.
     wait_until("not every forged frame is dropped", || {
         let drops = &driver()["drops"];
         println!("{drops}");

@@ -1,4 +1,4 @@
-//! Attacks from inside a guest and from clients with rights, while others are active.
+//! Attacks from inside a guest and from authorized clients, while other guests are active.
 
 use crate::attach::{ResourceUsage, empty};
 use crate::forged::{BROADCAST_MAC, mac};
@@ -8,9 +8,9 @@ use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config, ping_every_way};
 use serde_json::Value;
 use testing::{PATIENCE, require, wait_until};
 
-/// Sends frames with every kind of virtio header, most of which contradict the frame, for some
-/// seconds. `kind` restricts the headers to one kind. Prints the number of frames that the kernel
-/// accepted.
+/// A program that sends frames with every kind of virtio header for some seconds. Most headers
+/// contradict their frame. `kind` restricts the headers to one kind. The program prints the number
+/// of frames that the kernel accepted.
 const SENDER: &str = r#"
 import random, socket, struct, sys, time
 name, own, kind, seconds = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -118,8 +118,8 @@ fn attack(machine: &Machine, kind: &str, seconds: &str) -> crate::machine::Runni
     machine.spawn(WEB, "python3", &args)
 }
 
-/// A guest with wrong checksums and segments loses its own frames and harms no other: towards a
-/// TAP, an AF_XDP socket, a capture, a local TAP and other guests.
+/// A guest that sends invalid checksums and segments loses its frames but harms no other guest. The
+/// frames are sent to a TAP, an AF_XDP socket, a capture, a local TAP and other guests.
 #[test]
 fn invalid_offloads_harm_no_other_guest() {
     require!(af_xdp);
@@ -152,7 +152,7 @@ fn invalid_offloads_harm_no_other_guest() {
     }
 }
 
-/// Returns the 99th percentile of round trips from one guest to the wire, in milliseconds.
+/// Returns the 99th percentile of round-trip times from one guest to the wire, milliseconds.
 fn p99(machine: &Machine) -> f64 {
     let args = ["-c", "400", "-i", "0.004", "-W", "10", IPV4[WIRE]];
     let run = machine.run(DB, "ping", &args);
@@ -166,8 +166,9 @@ fn p99(machine: &Machine) -> f64 {
     times[times.len() * 99 / 100]
 }
 
-/// `cargo xtask hostile` measures the guarantee: twice the delay beside a guest that is merely
-/// busy. This test allows ten times that, beside floods that cost a driver domain most.
+/// `cargo xtask hostile` measures the guarantee, which is at most twice the delay that a merely
+/// busy guest causes. This test allows ten times that delay, with the floods that cost a driver
+/// domain most.
 #[test]
 fn a_flood_delays_like_a_busy_guest() {
     let Some(machine) = start("kind = \"tap\"\noffloads = \"tso\"") else {
@@ -177,11 +178,11 @@ fn a_flood_delays_like_a_busy_guest() {
         let mut attack = attack(&machine, kind, "60");
         let delay = p99(&machine);
         assert!(!attack.is_over(), "{kind}");
-        println!("beside {kind}: {delay} ms");
+        println!("delay during {kind}: {delay} ms");
         delay
     };
     // Other tests and programs run at the same time.
-    wait_until("a neighbour waits too long", || {
+    wait_until("a neighbour's packets are delayed too long", || {
         let busy = beside("busy").max(1.0);
         ["arp", "unknown", "tiny", "nonsense"]
             .iter()
@@ -190,7 +191,8 @@ fn a_flood_delays_like_a_busy_guest() {
     machine.end();
 }
 
-/// Attaches and detaches in several loops, beside partial requests and names of every length.
+/// A program that attaches and detaches guests in several loops, and also sends partial requests
+/// and names of every length.
 const FLOOD: &str = r#"
 import json, socket, sys, threading, time
 path, seconds, spaces = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
@@ -260,9 +262,9 @@ fn a_flood_of_attach_requests_grows_nothing() {
         assert!(run.stderr.is_empty(), "{run:?}");
         serde_json::from_slice(&run.stdout).unwrap()
     };
-    // The first guests make the manager and the driver allocate memory that they keep.
+    // The first flood makes the manager and the driver allocate memory that they keep.
     flood("1");
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     let count = flood("6");
     println!("{count}");
     assert!(count["attached"].as_u64() > Some(8), "{count}");
@@ -276,6 +278,6 @@ fn a_flood_of_attach_requests_grows_nothing() {
         1
     );
     assert!(asked.elapsed() < PATIENCE);
-    before.is_all(&machine);
+    before.wait_until_released(&machine);
     machine.end();
 }

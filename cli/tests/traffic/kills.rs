@@ -1,4 +1,4 @@
-//! The core's helpers, and guests, that die under real traffic.
+//! Kills of the core's helpers and of guests under real traffic.
 
 use crate::machine::{Machine, text};
 use crate::processes::{domain, kill, pid};
@@ -19,7 +19,7 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
 fn kill_helper(core: u64, name: &str) {
     let before = wait_for("no helper", || child_of(core, name));
     assert!(kill(before));
-    wait_until("no other helper", || {
+    wait_until("no new helper runs", || {
         child_of(core, name).is_some_and(|now| now != before)
     });
 }
@@ -38,8 +38,8 @@ fn traffic_survives_manager_and_netd() {
         let before = NAMES[1..].iter().map(|name| pid(&machine, name));
         let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
         let file = SomeFile::new(&machine, 20_000_000);
-        // There is no other traffic, because a stream fills queues, in which a ping may be lost
-        // anyway.
+        // No other traffic runs, because streams fill queues, in which a ping may be lost in any
+        // case.
         let pings = ["-i", "0.01", "-c", "200", "-W", "60", IPV4[WEB]];
         let pings = machine.spawn(WIRE, "ping", &pings);
         for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
@@ -62,7 +62,7 @@ fn traffic_survives_manager_and_netd() {
         let after = NAMES[1..].iter().map(|name| pid(&machine, name));
         let after: Vec<u64> = after.chain([pid(&machine, "driver")]).collect();
         assert_eq!(after, before, "no domain has died");
-        // The next driver gets descriptors that a dead netd has opened.
+        // The next driver receives descriptors that a killed netd has opened.
         let restarted = machine.ask(&["restart", "driver"]);
         assert_eq!(restarted["domain"], "driver", "{restarted}");
         carry_files(&machine, 100_000);
@@ -79,7 +79,7 @@ fn a_dead_guest_returns_with_its_interface() {
         for round in 1..=3 {
             let before = domain(&machine, "web");
             assert!(kill(before["pid"].as_u64().unwrap()));
-            wait_until("it does not come back", || {
+            wait_until("the guest does not return", || {
                 let now = domain(&machine, "web");
                 now["restarts"]["count"] == round && !now["restarts"]["connected_ns"].is_null()
             });

@@ -1,4 +1,4 @@
-//! Traffic to a guest stays within its limit for any amount and any senders.
+//! Traffic to a guest stays within its limit, for any amount and any number of senders.
 
 use crate::attach::{NAMES, address, reaches, stream, stream_to};
 use crate::machine::{Machine, text};
@@ -10,12 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::{Stops, flood, wait_until};
 
-/// Limit of the second guest, bytes a second, and its burst.
+/// Limit of the second guest, bytes per second.
 const RATE: f64 = 100_000.0;
+/// Burst of the second guest, bytes.
 const BURST: f64 = 20_000.0;
 const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
 
-/// Returns the machine's file with these keys of its second guest's interface.
+/// Returns the machine's file with these keys in its second guest's interface.
 fn file(paths: &[String], more: &str) -> String {
     let guest = |(place, netns): (usize, &String)| {
         let (name, address) = (NAMES[place], address(place));
@@ -32,7 +33,7 @@ fn start(more: &str) -> Option<Machine> {
     Machine::start(&["ping"], &NAMES, |paths| file(paths, more))
 }
 
-/// Reloads with these keys of the second guest's interface.
+/// Reloads the file with these keys in the second guest's interface.
 fn reload(machine: &Machine, more: &str) {
     let places = machine.places.iter();
     let paths: Vec<String> = places
@@ -49,15 +50,15 @@ fn stat(machine: &Machine) -> Value {
     machine.ask(&["stat", "driver"])["driver"].clone()
 }
 
-/// Returns the packets that the queue towards the second guest has dropped.
-fn above(machine: &Machine) -> u64 {
+/// Returns the number of packets that the queue towards the second guest has dropped.
+fn dropped_packets(machine: &Machine) -> u64 {
     let stat = stat(machine);
     let queue = &stat["ports"]["vif.c1-0"]["egress_queue"];
     let count = |cause: &str| queue[cause].as_u64().unwrap();
     count("full") + count("codel") + count("late")
 }
 
-/// Returns the bytes of frames delivered to it.
+/// Returns the bytes of frames delivered to the second guest.
 fn sent_bytes(machine: &Machine) -> u64 {
     let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
     traffic["out_bytes"].as_u64().unwrap()
@@ -71,11 +72,13 @@ fn flooded(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64,
         let bind = || UdpSocket::bind((address(place), port)).unwrap();
         machine.places[place].0.enter(bind).unwrap()
     };
-    let before = above(machine);
-    flood((&bind(from), &bind(to)), bytes, || above(machine) > before)
+    let before = dropped_packets(machine);
+    flood((&bind(from), &bind(to)), bytes, || {
+        dropped_packets(machine) > before
+    })
 }
 
-/// Small frames take the driver domain's fast path, large ones the slow path.
+/// Small frames take the driver domain's fast path, large frames the slow path.
 #[test]
 fn no_guest_receives_more_than_its_limit() {
     let Some(machine) = start(LIMITED) else {
@@ -90,7 +93,7 @@ fn no_guest_receives_more_than_its_limit() {
     machine.end();
 }
 
-/// One stream, and eight streams, reach the limit, because excess packets wait.
+/// Both one stream and eight streams reach the limit, because excess packets wait.
 #[test]
 fn streams_reach_the_limit() {
     const MBPS: f64 = 20.0;
@@ -107,7 +110,7 @@ fn streams_reach_the_limit() {
             let (machine, stop, carried) = (&machine, &stop, &carried);
             let one = |n| scope.spawn(move || stream_to(machine, (0, 1), 7000 + n, stop, carried));
             let streaming: Vec<_> = (0..streams).map(one).collect();
-            // A busy machine may starve either interval.
+            // A busy machine may delay the streams in either interval.
             wait_until("the streams stay below the limit", || {
                 let (begin, before) = (Instant::now(), sent_bytes(machine));
                 thread::sleep(Duration::from_secs(2));
@@ -121,18 +124,18 @@ fn streams_reach_the_limit() {
     machine.end();
 }
 
-/// A stream through a limit that is set and removed during it.
+/// A stream continues while its limit is set and removed.
 #[test]
 fn a_limit_changes_under_a_stream() {
     let Some(machine) = start("") else {
         return;
     };
     reaches(&machine, 0, 1);
-    assert_eq!(above(&machine), 0);
+    assert_eq!(dropped_packets(&machine), 0);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     let comes = |most: u64| {
         let since = carried.load(Ordering::Relaxed);
-        wait_until("the stream stands", || {
+        wait_until("the stream is stalled", || {
             carried.load(Ordering::Relaxed) - since >= most
         });
     };

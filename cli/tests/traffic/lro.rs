@@ -1,5 +1,5 @@
-//! Large receive offload under real TCP: every byte arrives with any setting, a forwarder gets
-//! frames that can be segmented into the original ones, and nothing is lost when a domain dies.
+//! Large receive offload under real TCP. Every byte arrives with any setting, a forwarder gets
+//! frames that can be segmented into the original ones, and no buffer is lost when a domain dies.
 
 use crate::machine::Machine;
 use crate::processes::{kill, pid};
@@ -29,7 +29,7 @@ fn of_guest(machine: &Machine, guest: &str) -> Value {
     machine.ask(&["stat", guest])[guest]["vifs"]["0"]["lro"].clone()
 }
 
-/// Every value of every setting, in few rows.
+/// Covers every value of every setting in few rows.
 #[test]
 fn files_of_100_mb_arrive_with_every_lro_setting() {
     for (at, buffers, backend, flush, psh, moderation) in [
@@ -69,7 +69,7 @@ fn files_of_100_mb_arrive_with_every_lro_setting() {
     }
 }
 
-/// A stream of single packets from one guest to another, which bypasses the NIC's driver.
+/// A stream of single packets from one guest to another bypasses the NIC's driver.
 #[test]
 fn single_packets_of_a_sibling_are_merged() {
     let switches = "[lro]\nat = \"virtual\"\nflush = \"t50\"";
@@ -193,7 +193,7 @@ fn settings_change_while_a_stream_runs() {
 
 #[test]
 fn a_killed_domain_leaks_no_buffer() {
-    // Ten milliseconds: at any moment packets are held.
+    // With 10 ms, the machine holds packets at any moment.
     let switches = "[lro]\nat = \"both\"\npsh = \"merge\"\nflush = \"t10000\"\n";
     let Some(machine) = start_with(switches, &["iperf3"]) else {
         return;
@@ -204,8 +204,8 @@ fn a_killed_domain_leaks_no_buffer() {
         let held = port["lro"]["held"].as_u64().unwrap();
         (port["buffers_free"].as_u64().unwrap(), held)
     };
-    // The kernels' packets at start-up have passed.
-    let idle = wait_for("something is always held", || {
+    // The test waits until the packets that kernels send at start-up have passed.
+    let idle = wait_for("some packets are always held", || {
         let (free, held) = free(&machine);
         (held == 0).then_some(free)
     });
@@ -213,10 +213,10 @@ fn a_killed_domain_leaks_no_buffer() {
     machine.wait_for_listener(WEB, 5201);
     let args = ["-c", IPV4[WEB], "-t", "600", "-P", "4"];
     let client = machine.spawn(WIRE, "iperf3", &args);
-    wait_until("nothing is ever held", || free(&machine).1 > 0);
+    wait_until("no packet is ever held", || free(&machine).1 > 0);
     assert!(kill(pid(&machine, "web")));
     drop((client, server));
-    wait_until("buffers are lost with it", || {
+    wait_until("buffers are lost with the domain", || {
         let (free, held) = free(&machine);
         println!("{free} of {idle} buffers, {held} held");
         free >= idle && held == 0

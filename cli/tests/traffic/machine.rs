@@ -1,8 +1,8 @@
 //! A real machine with its TAPs in network namespaces.
 //!
-//! Skipped, with the reason, without root, without a TAP driver, if a program is missing, and if
-//! the machine's own programs were not built beside `grantway` (`cargo test` in the workspace
-//! builds them).
+//! Tests are skipped, with the reason, without root or a TAP driver, if a program is missing, or if
+//! the machine's programs were not built in the same folder as `grantway` (`cargo test` in the
+//! workspace builds them).
 
 use netdev::netns::Namespace;
 use serde_json::Value;
@@ -15,42 +15,45 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_until};
 
-/// How long a program may run.
-const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
+/// Timeout for a program.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
-/// Number of tests that may run a machine at the same time: they mostly wait, but share few CPUs.
+/// Maximum number of tests that run a machine at the same time. They mostly wait, but share few
+/// CPUs.
 const MACHINES_MAX: usize = 2;
 
-/// Tests with a machine.
+/// The tests that run a machine.
 static TURNS: Mutex<Turns> = Mutex::new(Turns { busy: 0, alone: 0 });
 
 /// Signalled when a turn ends.
-static FREED: Condvar = Condvar::new();
+static TURN_ENDED: Condvar = Condvar::new();
 
-/// Tests with a machine: the places that they take, and those that wait to be alone.
+/// The number of places that running tests occupy, and the number of tests that wait to run alone.
 struct Turns {
     busy: usize,
     alone: usize,
 }
 
-/// The right to run a machine, until it is dropped: the number of places that it takes.
+/// The permission to run a machine, until this value is dropped. Holds the number of places that it
+/// occupies.
 pub(crate) struct Turn(usize);
 
 impl Turn {
-    /// Waits until fewer than [`MACHINES_MAX`] other tests run a machine, and none waits to be alone.
+    /// Waits until fewer than [`MACHINES_MAX`] other tests run a machine and none waits to run
+    /// alone.
     pub(crate) fn wait() -> Self {
         let turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = FREED.wait_while(turns, |it| it.busy >= MACHINES_MAX || it.alone > 0);
+        let free = TURN_ENDED.wait_while(turns, |it| it.busy >= MACHINES_MAX || it.alone > 0);
         free.unwrap_or_else(PoisonError::into_inner).busy += 1;
         Self(1)
     }
 
-    /// Waits until no other test runs a machine, and keeps others from starting one: for tests that
-    /// need the CPUs.
+    /// Waits until no other test runs a machine, and prevents others from starting one. Used by
+    /// tests that need the CPUs.
     pub(crate) fn alone() -> Self {
         let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         turns.alone += 1;
-        let free = FREED.wait_while(turns, |it| it.busy > 0);
+        let free = TURN_ENDED.wait_while(turns, |it| it.busy > 0);
         let mut turns = free.unwrap_or_else(PoisonError::into_inner);
         turns.alone -= 1;
         turns.busy = MACHINES_MAX;
@@ -61,24 +64,25 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         TURNS.lock().unwrap_or_else(PoisonError::into_inner).busy -= self.0;
-        FREED.notify_all();
+        TURN_ENDED.notify_all();
     }
 }
 
-/// A running machine, and the namespaces of its TAPs.
+/// A running machine and the namespaces of its TAPs.
 pub(crate) struct Machine {
     pub(crate) up: Child,
-    /// Ends `up`, and the machine with it, if these tests are killed.
+    /// Kills `up`, and with it the machine, if the tests are killed.
     tied: Tied,
     pub(crate) folder: TempDir,
-    /// Namespaces with one TAP each, of the given name.
+    /// The namespaces, each with a TAP of the given name.
     pub(crate) places: Vec<(Namespace, String)>,
     _turn: Option<Turn>,
 }
 
 impl Machine {
-    /// Starts a machine with a namespace for each of the interfaces `names`; `config` returns its
-    /// configuration from their paths. Returns `None` and logs why if it cannot run here.
+    /// Starts a machine with a namespace for each of the interfaces `names`. `config` returns the
+    /// configuration, given the paths of the namespaces. Returns `None` and logs why if the machine
+    /// cannot run here.
     pub(crate) fn start<N: ToString>(
         needed: &[&str],
         names: &[N],
@@ -134,7 +138,7 @@ impl Machine {
         Some(Self::launch(&config, options, places, Some(turn)))
     }
 
-    /// Starts another machine, without places, beside this one.
+    /// Starts another machine without namespaces, in addition to this one.
     pub(crate) fn beside(&self, config: &str) -> Self {
         let machine = Self::launch(config, &[], Vec::new(), None);
         machine.wait_until_up();
@@ -166,7 +170,7 @@ impl Machine {
     }
 
     fn wait_until_up(&self) {
-        wait_until("the machine does not come up", || self.is_up());
+        wait_until("the machine does not start", || self.is_up());
     }
 
     fn is_up(&self) -> bool {
@@ -175,12 +179,12 @@ impl Machine {
         status.is_some_and(|status| !status["up_took_ns"].is_null())
     }
 
-    /// Waits for the end of a machine whose core was killed.
+    /// Waits until a machine whose core was killed has ended.
     pub(crate) fn has_died(&mut self) {
         assert!(!end_of(&mut self.up).success());
     }
 
-    /// Starts the machine again from its file. Resources of the previous one may be busy for a
+    /// Restarts the machine from its file. The previous machine's resources may be busy for a
     /// moment.
     pub(crate) fn start_again(&mut self) {
         let file = self.folder.path().join("machine.toml");
@@ -188,7 +192,7 @@ impl Machine {
         let command = in_folder(command.arg("up").arg(file), self.folder.path());
         command.stdout(Stdio::null());
         self.up = command.spawn().unwrap();
-        wait_until("the machine does not come up again", || {
+        wait_until("the machine does not restart", || {
             if self.up.try_wait().unwrap().is_some() {
                 self.up = command.spawn().unwrap();
             }
@@ -224,7 +228,7 @@ impl Machine {
         Running::new(child.unwrap())
     }
 
-    /// Runs a program in a namespace until it ends.
+    /// Runs a program in a namespace until it exits.
     pub(crate) fn run(&self, place: usize, program: &str, args: &[&str]) -> Output {
         self.spawn(place, program, args).output()
     }
@@ -241,7 +245,7 @@ impl Machine {
                         .any(|line| line.contains(&wanted) && line.contains(" 0A "))
                 })
         };
-        wait_until(&format!("nobody listens on port {port}"), || {
+        wait_until(&format!("no server listens on port {port}"), || {
             self.places[place].0.enter(listens).unwrap()
         });
     }
@@ -253,7 +257,7 @@ impl Machine {
         serde_json::from_slice(&run.stdout).unwrap()
     }
 
-    /// Ends the machine and checks that everything granted is accounted for and nothing is left.
+    /// Ends the machine. Checks that it has leaked no grant and left no process or interface.
     /// Returns the namespaces.
     pub(crate) fn end(mut self) -> Vec<(Namespace, String)> {
         let audit = self.ask(&["grants"]);
@@ -281,7 +285,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The test has failed: `up` ends the machine with it.
+        // The test has failed. `up` ends the machine when it is terminated.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.grantway(&["down"]);
             let _ = self.up.kill();
@@ -290,7 +294,7 @@ impl Drop for Machine {
     }
 }
 
-/// A program that does not outlive its test.
+/// A running program, which is killed when this value is dropped.
 pub(crate) struct Running(Option<Child>, #[expect(dead_code, reason = "dropped")] Tied);
 
 impl Running {
@@ -299,31 +303,31 @@ impl Running {
         Self(Some(child), tied)
     }
 
-    /// Waits until it has printed a line.
+    /// Waits until the program has printed a line.
     pub(crate) fn wait_for_line(&mut self) {
         let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
         let mut byte = [0];
-        // `output` gets the rest.
+        // Reads single bytes, so that `output` gets the rest.
         while byte != *b"\n" {
             stdout.read_exact(&mut byte).unwrap();
         }
     }
 
-    /// Returns whether it has ended.
+    /// Returns whether the program has exited.
     pub(crate) fn is_over(&mut self) -> bool {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     pub(crate) fn output(mut self) -> Output {
-        output_of(self.0.take().unwrap(), LONGEST)
+        output_of(self.0.take().unwrap(), PROGRAM_TIMEOUT)
     }
 
-    /// Ends it by Ctrl-C, so that it can write its results.
+    /// Terminates the program with SIGINT, so that it can write its results.
     pub(crate) fn interrupt(mut self) -> Output {
         let child = self.0.take().unwrap();
         let pid = child.id().to_string();
         Command::new("kill").args(["-INT", &pid]).status().unwrap();
-        output_of(child, LONGEST)
+        output_of(child, PROGRAM_TIMEOUT)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Real traffic across real machines.
+//! Tests with real traffic across real machines.
 
 mod attach;
 mod attach_requests;

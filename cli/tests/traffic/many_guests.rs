@@ -1,12 +1,12 @@
-//! Guests that accept all frames of a wire with dedicated queues, and a sender whose frames name
+//! Guests that accept all frames from a wire with dedicated queues, and a sender whose frames name
 //! their receivers.
 
 use crate::machine::{Machine, Running};
 
-/// Start of every frame's payload, before the two digits of its guest's number.
+/// Start of every frame's payload. The two digits of the receiving guest's number follow.
 pub(crate) const MARK: &[u8] = b"FOR-GUEST-";
 
-/// Returns a configuration of guests g0, g1 and so on; `wire` are keys of the wire, and `vif`
+/// Returns a configuration with guests g0, g1 and so on. `wire` holds keys of the wire, and `vif`
 /// returns additional keys of a guest's interface.
 pub(crate) fn config(
     switches: &str,
@@ -30,7 +30,7 @@ pub(crate) fn config(
     wire + &(0..guests).map(guest).collect::<String>()
 }
 
-/// One frame for each guest, and code that sends some of them.
+/// Code that creates a frame for each guest and can send some of them.
 const FRAMES: &str = r#"
 import socket, sys, time
 guests = int(sys.argv[1])
@@ -50,16 +50,17 @@ def send(some):
             pass
 "#;
 
-/// Returns a program that sends to `guests` guests forever, in the order of `turns`.
+/// Starts a program that sends to `guests` guests forever, in the order that the code `turns`
+/// determines.
 pub(crate) fn sender(machine: &Machine, guests: usize, turns: &str) -> Running {
     let program = format!("{FRAMES}{turns}");
     machine.spawn(0, "python3", &["-c", &program, &guests.to_string()])
 }
 
 /// Returns the digits of the guests whose frames are in these pages.
-pub(crate) fn for_whom(pages: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // Frames have a mark every 20 bytes: checking only the middle of every buffer would miss short
-    // leftovers, and checking every byte is too slow to find data that is soon overwritten.
+pub(crate) fn receivers(pages: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // Frames have a mark every 20 bytes. A check of only the middle of each buffer would miss short
+    // remains, and a check of every byte is too slow to find data that is soon overwritten.
     pages.chunks(512).filter_map(|line| {
         let at = line.windows(MARK.len()).position(|window| window == MARK)?;
         line.get(at + MARK.len()..at + MARK.len() + 2)

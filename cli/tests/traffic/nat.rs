@@ -1,4 +1,5 @@
-//! Address translation: reachability of guests behind it, and its leftovers after a crash.
+//! Address translation: the reachability of guests behind it, and the settings that remain after a
+//! crash.
 
 use crate::attach::loses_interface;
 use crate::machine::{Machine, text};
@@ -14,7 +15,7 @@ use testing::wait_until;
 const HOST: usize = 0;
 const WEB: usize = 1;
 const LAN: usize = 2;
-/// Interfaces of machines in each place.
+/// The machines' interface in each place.
 const NAMES: [&str; 3] = ["nat0", "web0", "absent"];
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
@@ -25,7 +26,7 @@ fn run(line: &str) {
     assert!(ran.status.success(), "{line}: {ran:?}");
 }
 
-/// A host with a LAN, its guest's namespace, and a station in the LAN that has a route to guests.
+/// Prepares a host with a LAN, and a station in the LAN that has a route to the guests.
 fn prepare(paths: &[String]) {
     let lan = &paths[LAN];
     in_netns(&paths[HOST], || {
@@ -90,7 +91,7 @@ fn tracked(machine: &Machine) -> usize {
 }
 
 /// A guest that continuously opens connections does not prevent the host or other guests from
-/// opening theirs, because the shared table has room.
+/// opening connections, because the shared table has free entries.
 #[test]
 fn a_guests_connections_are_limited() {
     const FLOOD: u16 = 600;
@@ -112,16 +113,16 @@ fn a_guests_connections_are_limited() {
         let first = socket(&machine, WEB, "10.7.0.2:80");
         first.send_to(b"first", "192.0.2.1:7").unwrap();
         assert_eq!(received(&station).0, "first");
-        // Send to the outside, and to the host itself.
+        // The flood is sent to the outside and to the host.
         for n in 0..FLOOD {
             let to = ["192.0.2.1:9", "10.7.0.1:9"][usize::from(n % 2)];
             let own = format!("10.7.0.2:{}", 1024 + n);
             let own = socket(&machine, WEB, &own);
-            // The last one's port is closed.
+            // Errors are ignored, because the target's port may be closed.
             let _ = own.send_to(b"flood", to);
         }
-        // Once it arrives, everything before it in the guest's queue has arrived, too.
-        wait_until("what was begun before goes on", || {
+        // When this datagram arrives, everything before it in the guest's queue has arrived, too.
+        wait_until("an earlier connection is interrupted", || {
             first.send_to(b"goes on", "192.0.2.1:7").unwrap();
             received(&station).0 == "goes on" && tracked(&machine) >= *bounds.start()
         });
@@ -129,7 +130,7 @@ fn a_guests_connections_are_limited() {
         assert!(bounds.contains(&tracked), "{connections}: {tracked}");
         let other = socket(&machine, 3, "10.7.0.3:80");
         other.send_to(b"another", "192.0.2.1:7").unwrap();
-        wait_until("another guest's arrives", || {
+        wait_until("another guest's datagram is lost", || {
             received(&station).0 == "another"
         });
         machine.end();
@@ -147,13 +148,13 @@ fn only_forwarded_ports_of_guests_are_reached() {
     let Some(machine) = start() else { return };
     let guest = socket(&machine, WEB, "10.7.0.2:80");
     let station = socket(&machine, LAN, "192.0.2.1:7");
-    // If the forged packet left, it would arrive before the next one.
+    // If the forged packet passed, it would arrive before the next one.
     let forged = socket(&machine, WEB, "10.99.0.9:81");
     forged.send_to(b"forged", "192.0.2.1:7").unwrap();
     guest.send_to(b"out", "192.0.2.1:7").unwrap();
     let (what, from) = received(&station);
     assert_eq!((&*what, &*from), ("out", "192.0.2.254"));
-    // The port of another station belongs to no connection of the guest.
+    // Another port of the station belongs to no connection of the guest.
     let other = socket(&machine, LAN, "192.0.2.1:8");
     other.send_to(b"by a route", "10.7.0.2:80").unwrap();
     other
@@ -177,9 +178,9 @@ fn only_forwarded_ports_of_guests_are_reached() {
 fn kill_core(machine: &Machine) {
     assert!(kill(machine.ask(&["status"])["pid"].as_u64().unwrap()));
     loses_interface(machine, HOST);
-    // The manager may outlive the core for a moment.
+    // The manager may run a moment longer than the core.
     let socket = machine.folder.path().join("run/grantway.sock");
-    wait_until("the manager stays", || {
+    wait_until("the manager still runs", || {
         UnixStream::connect(&socket).is_err()
     });
 }
@@ -195,9 +196,9 @@ fn forwarding_of_a_killed_machine_is_disabled() {
         text(&ran.stdout) + &text(&ran.stderr)
     };
     let up = || grantway(&["up", "machine.toml", "--detach"]);
-    // The `up` that has started the machine disables it.
+    // The `up` that started the machine has disabled forwarding.
     assert_eq!(forwards(&machine), "0");
-    // The next machine enables it again, and disables it at its end.
+    // The next machine enables forwarding again, and disables it at its end.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");
@@ -205,7 +206,7 @@ fn forwarding_of_a_killed_machine_is_disabled() {
     assert_eq!(forwards(&machine), "1");
     grantway(&["down"]);
     assert_eq!(forwards(&machine), "0");
-    // `down` disables it, and reports that.
+    // `down` disables forwarding and reports that.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");
@@ -213,7 +214,10 @@ fn forwarding_of_a_killed_machine_is_disabled() {
     assert!(said.contains("net.ipv4.ip_forward"), "{said}");
     assert_eq!(forwards(&machine), "0");
     let again = machine.grantway(&["down"]);
-    assert!(!again.status.success(), "nothing is left: {again:?}");
+    assert!(
+        !again.status.success(),
+        "no machine has left settings: {again:?}"
+    );
     let note = machine.folder.path().join("run/grantway.host");
     assert!(!note.exists(), "{}", note.display());
 }
@@ -241,9 +245,9 @@ fn the_last_of_two_machines_ends_forwarding() {
         forwards(&machine)
     };
     up();
-    assert_eq!(down("second"), "1", "the first needs it");
+    assert_eq!(down("second"), "1", "the first machine needs forwarding");
     up();
-    assert_eq!(down("grantway"), "1", "the second needs it");
+    assert_eq!(down("grantway"), "1", "the second machine needs forwarding");
     assert_eq!(down("second"), "0");
     assert!(testing::end_of(&mut machine.up).success());
 }

@@ -1,5 +1,5 @@
-//! Networks and names that a namespace has before an interface is created in it, and the settings
-//! of that interface.
+//! Conflicts of a new interface with networks and names that its namespace already has, and the
+//! settings of the interface.
 
 use crate::machine::{Machine, grantway, in_folder, text};
 use netdev::netns::{Namespace, in_netns};
@@ -110,7 +110,7 @@ fn overlapping_guests_are_rejected_unless_allowed() {
     let detached = machine.grantway(&["detach", "web"]);
     assert!(detached.status.success(), "{detached:?}");
 
-    // The same by a reload, before anything is done.
+    // A reload rejects the same overlap before its first step.
     let file = machine.folder.path().join("machine.toml");
     let before = fs::read_to_string(&file).unwrap();
     let guest = format!(

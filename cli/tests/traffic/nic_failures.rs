@@ -1,9 +1,12 @@
-//! Changes of NICs that fail, or during which a process dies.
+//! Changes of NICs that fail or are interrupted by the death of a process.
 
-use crate::attach::{NAMES, address, domains, has_interface, hears, loses_interface, reaches};
+use crate::attach::{
+    NAMES, address, answers_ping, domains, has_interface, loses_interface, reaches,
+};
 use crate::machine::{Machine, text};
 use crate::nics::{
-    GUESTS, NIC_ADDED, NIC_REMOVED, WIRE, at_rest, held, on_af_xdp, reload, with_nic,
+    GUESTS, NIC_ADDED, NIC_REMOVED, WIRE, on_af_xdp, open_descriptors, reload, when_stable,
+    with_nic,
 };
 use crate::persistent::signal;
 use crate::processes::kill;
@@ -33,7 +36,7 @@ fn a_nic_that_fails_leaves_the_machine_unchanged() {
             failed.starts_with("NICs of driver: ") && failed.contains("/no/such/namespace"),
             "{failed}"
         );
-        assert_eq!(pid(), driver, "nothing was started again");
+        assert_eq!(pid(), driver, "the driver was not restarted");
         reaches(&machine, 0, 1);
     }
     for (changed, says) in [
@@ -67,7 +70,7 @@ fn a_failed_attach_removes_the_new_nic() {
     let nowhere = "[[guest]]\nname = \"g\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
                    netns = \"/no/such/namespace\"\naddresses = [\"10.0.0.77/24\"]\n";
     let with = with_nic(&machine, "");
-    // The NIC of the first attempt leaves nothing that the second finds.
+    // The NIC of the first attempt must leave nothing that disturbs the second attempt.
     for _ in 0..2 {
         let outcome = ask(&socket(&machine), &request(&format!("{with}{nowhere}")));
         let failed = outcome["failed"].as_str().unwrap();
@@ -93,29 +96,29 @@ fn connect(machine: &Machine) -> UnixStream {
     stream
 }
 
-/// Requests a reload, and waits for the answer, if there is one.
-fn asks(mut stream: UnixStream, file: &str) {
+/// Requests a reload, and waits for an answer or the end of the connection.
+fn request_reload(mut stream: UnixStream, file: &str) {
     let _ = writeln!(stream, "{}", request(file));
     let _ = stream.read(&mut [0; 4096]);
 }
 
-/// Returns whether the NIC of this file exists completely, or not at all; `None` if it exists
-/// partly.
+/// Returns true if the NIC of this file exists completely, false if it does not exist, and `None`
+/// if it exists partially.
 fn is_whole(machine: &Machine, with: &str) -> Option<bool> {
     let dry = machine.grantway(&["reload", &write(machine, with), "--dry-run"]);
     let said = text(&dry.stdout);
-    let is_there = said == "nothing to change\n";
-    let is_known = is_there || said == format!("{NIC_ADDED}\n");
-    let fits = is_known && has_interface(machine, WIRE) == is_there;
-    let works = || hears(machine, 0, 1) && (!is_there || hears(machine, WIRE, 0));
-    (fits && works()).then_some(is_there)
+    let is_unchanged = said == "nothing to change\n";
+    let is_known = is_unchanged || said == format!("{NIC_ADDED}\n");
+    let fits = is_known && has_interface(machine, WIRE) == is_unchanged;
+    let works = || answers_ping(machine, 0, 1) && (!is_unchanged || answers_ping(machine, WIRE, 0));
+    (fits && works()).then_some(is_unchanged)
 }
 
 #[test]
 fn a_death_during_a_nic_change_leaves_no_partial_nic() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
-    dies_while_it_comes_or_goes(machine, with);
+    check_deaths_during_changes(machine, with);
 }
 
 #[test]
@@ -123,12 +126,12 @@ fn a_death_during_an_xdp_change_leaves_no_partial_nic() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));
-    dies_while_it_comes_or_goes(machine, with);
+    check_deaths_during_changes(machine, with);
 }
 
-/// Manager, netd or driver die while the NIC is added or removed: the same files continue from
-/// there.
-fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
+/// The manager, netd or the driver die while the NIC is added or removed. A reload of the same file
+/// then completes the change.
+fn check_deaths_during_changes(machine: Machine, with: String) {
     let files = [with, file_of(&machine, &GUESTS)];
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for (turn, victim) in (0..).zip(["manager", "netd", "driver"].repeat(4)) {
@@ -143,14 +146,14 @@ fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
         };
         thread::scope(|scope| {
             // The killed manager sends no answer.
-            scope.spawn(|| asks(connect(&machine), file));
+            scope.spawn(|| request_reload(connect(&machine), file));
             thread::sleep(Duration::from_millis(turn as u64 * 3));
             kill(pid.unwrap());
         });
-        wait_until("the NIC is half removed", || {
+        wait_until("the NIC exists partially", || {
             is_whole(&machine, &files[0]).is_some()
         });
-        wait_until("it does not become what its file says", || {
+        wait_until("the NIC does not match its file", || {
             let run = machine.grantway(&["reload", &write(&machine, file)]);
             text(&run.stdout).ends_with("nothing to change\n")
         });
@@ -168,7 +171,7 @@ fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
 fn a_tap_is_not_added_if_its_manager_dies() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
-    has_not_come(machine, &with);
+    check_manager_death(machine, &with);
 }
 
 #[test]
@@ -176,38 +179,38 @@ fn an_xdp_nic_is_not_added_if_its_manager_dies() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));
-    has_not_come(machine, &with);
+    check_manager_death(machine, &with);
 }
 
-/// The manager dies while netd opens the interface. Afterwards netd completes that, or fails.
-fn has_not_come(machine: Machine, with: &str) {
+/// The manager dies while netd opens the interface. netd then completes or fails.
+fn check_manager_death(machine: Machine, with: &str) {
     let netns = machine.places[WIRE].0.path().display().to_string();
     let nowhere = with.replace(&netns, "/no/such/namespace");
     reaches(&machine, 0, 1);
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
-    let before = at_rest(&machine);
+    let before = when_stable(&machine);
     for file in [with, &nowhere, with] {
         let (manager, netd) = (helper("grantway-manager"), helper("grantway-netd"));
-        // This manager must serve the connection, because waiting connections would reach the next
-        // one.
+        // The connection is established before the manager is killed, because a waiting connection
+        // would reach the next manager.
         let mut stream = connect(&machine);
         writeln!(stream, "{{\"op\":\"status\"}}").unwrap();
         assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
         thread::scope(|scope| {
             signal(netd, "-STOP");
-            scope.spawn(|| asks(stream, file));
-            // Waits until the manager waits for netd. Before that, the change has not begun.
+            scope.spawn(|| request_reload(stream, file));
+            // After this time the manager waits for netd. Earlier, the change would not have begun.
             thread::sleep(Duration::from_millis(300));
             kill(manager);
             signal(netd, "-CONT");
         });
-        wait_until("it has come, or is half there", || {
+        wait_until("the NIC exists at least partially", || {
             is_whole(&machine, with) == Some(false)
         });
     }
-    wait_until("a descriptor has stayed", || {
-        let mut open = held(&machine).into_iter().zip(before);
+    wait_until("a descriptor is still open", || {
+        let mut open = open_descriptors(&machine).into_iter().zip(before);
         open.all(|(now, before)| now <= before)
     });
     assert_eq!(reload(&machine, with), [NIC_ADDED]);
@@ -224,17 +227,17 @@ fn capture(at: &Path) {
 
 #[test]
 fn a_failed_restart_restores_the_old_nics() {
-    does_not_come_back(str::to_owned);
+    check_failed_restart(str::to_owned);
 }
 
 #[test]
 fn a_failed_restart_removes_the_xdp_nic() {
     require!(af_xdp);
-    does_not_come_back(on_af_xdp);
+    check_failed_restart(on_af_xdp);
 }
 
-/// The driver cannot start with the added NIC, whose kind `of_kind` returns.
-fn does_not_come_back(of_kind: fn(&str) -> String) {
+/// The driver cannot start with the added NIC. `of_kind` changes the kind of the NIC in the file.
+fn check_failed_restart(of_kind: fn(&str) -> String) {
     let folder = tempfile::tempdir().unwrap();
     let read = folder.path().join("in.pcap");
     capture(&read);
@@ -250,7 +253,7 @@ fn does_not_come_back(of_kind: fn(&str) -> String) {
     let Some(machine) = machine else { return };
     let with = of_kind(&with_nic(&machine, "")) + &pcap;
     reaches(&machine, 0, 1);
-    // No driver can start without it.
+    // No driver can start without this file.
     fs::remove_file(&read).unwrap();
     let outcome = ask(&socket(&machine), &request(&with));
     let failed = outcome["failed"].as_str().unwrap();

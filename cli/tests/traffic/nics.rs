@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use testing::{Stops, child_of, require, wait_for, wait_until};
 
-/// The place of the NIC's kernel end.
+/// The index of the namespace that holds the NIC's kernel end.
 pub(crate) const WIRE: usize = 2;
 pub(crate) const GUESTS: [(usize, &str); 2] = [(0, ""), (1, "")];
 
-/// Returns a NIC whose kernel end is in the last namespace, under its usual address.
+/// Returns a NIC whose kernel end is in the last namespace, with that namespace's usual address.
 fn nic(machine: &Machine, keys: &str) -> String {
     let netns = machine.places[WIRE].0.path().display().to_string();
     let (ifname, address) = (NAMES[WIRE], address(WIRE));
@@ -24,12 +24,12 @@ fn nic(machine: &Machine, keys: &str) -> String {
     )
 }
 
-/// Returns the machine's file, with such a NIC and the two guests.
+/// Returns the machine's file with such a NIC and the two guests.
 pub(crate) fn with_nic(machine: &Machine, keys: &str) -> String {
     file_of(machine, &GUESTS) + &nic(machine, keys)
 }
 
-/// Reloads; returns the printed steps without the last line, which says that all are done.
+/// Reloads, and returns the printed steps without the last line, which reports completion.
 pub(crate) fn reload(machine: &Machine, text_of_file: &str) -> Vec<String> {
     let run = machine.grantway(&["reload", &write(machine, text_of_file)]);
     assert!(run.status.success(), "{run:?}");
@@ -49,23 +49,25 @@ fn link(machine: &Machine) -> String {
     )
 }
 
-/// Returns the descriptors of the core and its helpers.
-pub(crate) fn held(machine: &Machine) -> [usize; 3] {
+/// Returns the numbers of descriptors that the core and its helpers have open.
+pub(crate) fn open_descriptors(machine: &Machine) -> [usize; 3] {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
     let all = [core, helper("grantway-netd"), helper("grantway-manager")];
     all.map(descriptors)
 }
 
-/// Returns them once they are stable.
-pub(crate) fn at_rest(machine: &Machine) -> [usize; 3] {
-    wait_for("it never stays the same", || {
-        let now = held(machine);
-        (0..3).all(|_| held(machine) == now).then_some(now)
+/// Returns these numbers when they are stable.
+pub(crate) fn when_stable(machine: &Machine) -> [usize; 3] {
+    wait_for("the numbers are never stable", || {
+        let now = open_descriptors(machine);
+        (0..3)
+            .all(|_| open_descriptors(machine) == now)
+            .then_some(now)
     })
 }
 
-/// One queue for each guest of the machine.
+/// Keys for a queue for each guest of the machine.
 pub(crate) const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 2";
 pub(crate) const NIC_ADDED: &str = "restart driver: NIC wire is new";
 pub(crate) const NIC_REMOVED: &str = "restart driver: NIC wire is no longer in the file";
@@ -74,7 +76,7 @@ pub(crate) const NIC_REMOVED: &str = "restart driver: NIC wire is no longer in t
 fn a_tap_is_added_and_removed_under_a_stream() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
-    comes_and_goes(machine, &with);
+    check_repeated_changes(machine, &with);
 }
 
 #[test]
@@ -82,18 +84,18 @@ fn an_xdp_nic_is_added_and_removed_under_a_stream() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));
-    comes_and_goes(machine, &with);
+    check_repeated_changes(machine, &with);
 }
 
 #[test]
 fn queues_are_added_and_removed_under_a_stream() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, QUEUES);
-    comes_and_goes(machine, &with);
+    check_repeated_changes(machine, &with);
 }
 
 /// Adds and removes the NIC in the last namespace repeatedly.
-fn comes_and_goes(machine: Machine, with: &str) {
+fn check_repeated_changes(machine: Machine, with: &str) {
     let without = file_of(&machine, &GUESTS);
     reaches(&machine, 0, 1);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -102,13 +104,13 @@ fn comes_and_goes(machine: Machine, with: &str) {
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         let goes_on = || {
             let so_far = carried.load(Ordering::Relaxed);
-            wait_until("the stream stands", || {
+            wait_until("the stream is stalled", || {
                 carried.load(Ordering::Relaxed) > so_far
             });
         };
         let dry = machine.grantway(&["reload", &write(&machine, with), "--dry-run"]);
         assert_eq!(text(&dry.stdout), format!("{NIC_ADDED}\n"), "{dry:?}");
-        assert!(link(&machine).is_empty(), "a dry run does nothing");
+        assert!(link(&machine).is_empty(), "a dry run changes nothing");
         let mut before = None;
         for _ in 0..4 {
             assert_eq!(reload(&machine, with), [NIC_ADDED]);
@@ -117,7 +119,7 @@ fn comes_and_goes(machine: Machine, with: &str) {
                 reaches(&machine, WIRE, guest);
             }
             if with.contains(QUEUES) && crate::queues::vmq(&machine).is_some() {
-                wait_until("they have no queues", || holders(&machine).len() == 2);
+                wait_until("the guests have no queues", || holders(&machine).len() == 2);
             }
             // A second reload changes nothing.
             assert!(reload(&machine, with).is_empty());
@@ -127,9 +129,9 @@ fn comes_and_goes(machine: Machine, with: &str) {
             assert!(reload(&machine, &without).is_empty());
             // Each round must leave the same descriptors as the first one.
             match before {
-                None => before = Some(at_rest(&machine)),
-                Some(before) => wait_until("a descriptor has stayed", || {
-                    let mut open = held(&machine).into_iter().zip(before);
+                None => before = Some(when_stable(&machine)),
+                Some(before) => wait_until("a descriptor is still open", || {
+                    let mut open = open_descriptors(&machine).into_iter().zip(before);
                     open.all(|(now, before)| now <= before)
                 }),
             }
@@ -141,12 +143,12 @@ fn comes_and_goes(machine: Machine, with: &str) {
     machine.end();
 }
 
-/// Returns the file with an AF_XDP NIC instead.
+/// Returns the file with an AF_XDP NIC instead of a TAP.
 pub(crate) fn on_af_xdp(file: &str) -> String {
     file.replacen("kind = \"tap\"", "kind = \"xdp\"", 1)
 }
 
-/// The NIC's buffers follow those of earlier NICs.
+/// The buffers of the remaining NIC followed those of the removed NIC.
 #[test]
 fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     require!(af_xdp);
@@ -160,7 +162,7 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     reload(&machine, &cables);
     assert_eq!(reload(&machine, &format!("{cables}{with}")), [NIC_ADDED]);
     reaches(&machine, WIRE, 0);
-    // "7: c2@if6: …": another interface has another number.
+    // The output is "7: c2@if6: …", and a new interface would have a new number.
     let index = || link(&machine).split(':').next().map(str::to_owned);
     let before = index();
     for (victim, goes, stay) in [("manager", 1, cable(2)), ("driver", 2, String::new())] {
@@ -172,13 +174,13 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
         reaches(&machine, WIRE, 1);
         replace(&machine, victim);
         reaches(&machine, WIRE, 0);
-        assert_eq!(index(), before, "its interface was made again");
+        assert_eq!(index(), before, "the interface was recreated");
     }
     let comes = ["restart driver: NIC cable1 is new"];
     let both = format!("{guests}{}{with}", cable(1));
     assert_eq!(reload(&machine, &both), comes);
     reaches(&machine, WIRE, 1);
-    assert_eq!(index(), before, "its interface was made again");
+    assert_eq!(index(), before, "the interface was recreated");
     assert_eq!(
         reload(&machine, &format!("{guests}{}", cable(1))),
         [NIC_REMOVED]
@@ -187,7 +189,7 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     machine.end();
 }
 
-/// It is removed and added: its interface has the name of the previous one.
+/// Each change removes and adds the NIC. Its new interface has the name of the previous one.
 #[test]
 fn an_xdp_nic_survives_repeated_changes() {
     require!(af_xdp);
@@ -215,7 +217,7 @@ fn reloaded_nics_survive_manager_and_driver() {
         assert!(reload(&machine, &with).is_empty(), "{victim}");
         reaches(&machine, WIRE, 0);
     }
-    // A changed one is removed and added again, with its MAC.
+    // A changed NIC is removed and added again with the same MAC.
     let mac = |link: String| link.lines().nth(1).unwrap_or_default().to_owned();
     let before = mac(link(&machine));
     let slower = with_nic(&machine, "mtu = 1400");
@@ -236,7 +238,7 @@ fn reloaded_nics_survive_manager_and_driver() {
     machine.end();
 }
 
-/// Returns the guests that have a queue of the NIC, and whether headers are written last there.
+/// Returns the guests that have a queue of the NIC, and for each whether headers are written last.
 fn holders(machine: &Machine) -> Vec<(String, bool)> {
     let vmq = crate::queues::vmq(machine).unwrap_or_default();
     let queues = vmq["queues"].as_array().into_iter().flatten();
@@ -267,17 +269,22 @@ fn queues_follow_attached_and_detached_guests() {
             .iter()
             .map(|(name, split)| (format!("vif.{name}-0"), *split));
         let expected: Vec<_> = expected.collect();
-        wait_until("others have queues", || holders(&machine) == expected);
+        wait_until("the wrong guests have queues", || {
+            holders(&machine) == expected
+        });
         for (name, _) in guests {
             let (place, before) = (NAMES.iter().position(|one| one == name), direct());
             reaches(&machine, WIRE, place.unwrap());
-            assert!(direct() > before, "{name}: nothing has come by its queue");
+            assert!(
+                direct() > before,
+                "{name}: no frame has arrived in its queue"
+            );
         }
     };
     have(&[("c0", false)]);
     reload(&machine, &of(&GUESTS));
     have(&[("c0", false), ("c1", false)]);
-    // Rules are evaluated before the header is written.
+    // With rules, the header is written last, after their evaluation.
     let rule = "[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"tcp\"\n";
     reload(&machine, &of(&[(0, rule), (1, "")]));
     have(&[("c0", true), ("c1", false)]);
@@ -291,7 +298,8 @@ fn queues_follow_attached_and_detached_guests() {
     have(&[]);
     reload(&machine, &of(&GUESTS[1..]));
     have(&[("c1", false)]);
-    // Frames that are copied after they were counted cannot be in the guest's pages before.
+    // A rate limit counts frames before they are copied, so they cannot arrive directly in the
+    // guest's pages.
     reload(&machine, &of(&[(1, "rate_to_guest_mbps = 100\n")]));
     have(&[]);
     reaches(&machine, WIRE, 1);
@@ -343,7 +351,7 @@ fn an_uplink_is_added_and_removed_with_its_nic() {
         assert_eq!(forwards(), "1");
         reaches(&machine, 0, WIRE);
         assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [NIC_REMOVED]);
-        wait_until("it still forwards", || forwards() == as_made);
+        wait_until("forwarding is still enabled", || forwards() == as_made);
         loses_interface(&machine, WIRE);
     }
     let stat = machine.ask(&["stat"]);

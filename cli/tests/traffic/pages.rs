@@ -1,11 +1,11 @@
-//! The pages of a domain, as the domain itself can read them.
+//! The pages of a domain, with the contents that the domain can read.
 
 use crate::machine::Machine;
 use crate::processes::pid;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// The bytes of a domain's pages.
+/// A domain's pages, in its address space.
 pub(crate) struct Pages {
     memory: fs::File,
     from: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Returns the domain's own frames (`abi::layout::FRAMES`).
+    /// Returns the pages that the domain owns (`abi::layout::FRAMES`).
     pub(crate) fn of(pid: u64) -> Self {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let line = maps.lines().find(|line| line.starts_with("5e0000000000-"));
@@ -27,21 +27,21 @@ impl Pages {
         }
     }
 
-    /// Returns a guest's, by its name.
+    /// Returns the pages of the guest with this name.
     pub(crate) fn of_guest(machine: &Machine, name: &str) -> Self {
         Self::of(pid(machine, name))
     }
 
-    /// Reads them all into `room`.
-    pub(crate) fn read(&self, room: &mut Vec<u8>) {
-        room.resize(self.bytes, 0);
-        self.memory.read_exact_at(room, self.from).unwrap();
+    /// Reads all pages into `buffer`.
+    pub(crate) fn read(&self, buffer: &mut Vec<u8>) {
+        buffer.resize(self.bytes, 0);
+        self.memory.read_exact_at(buffer, self.from).unwrap();
     }
 
-    /// Returns whether they contain `mark`.
-    pub(crate) fn hold(&self, mark: &[u8]) -> bool {
-        let mut room = Vec::new();
-        self.read(&mut room);
-        room.windows(mark.len()).any(|window| window == mark)
+    /// Returns whether the pages contain `mark`.
+    pub(crate) fn contain(&self, mark: &[u8]) -> bool {
+        let mut buffer = Vec::new();
+        self.read(&mut buffer);
+        buffer.windows(mark.len()).any(|window| window == mark)
     }
 }

@@ -1,4 +1,4 @@
-//! Sixty-four guests on TAPs; each kernel pings all others.
+//! Sixty-four guests on TAPs, each of which pings all others.
 
 use crate::machine::Machine;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
@@ -9,12 +9,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 const GUESTS: u8 = 64;
-/// Attempts for each silent guest, and the time of each: a kernel without an ARP reply for three
-/// seconds drops packets that wait for it.
+/// Maximum number of pings of a silent guest.
 const ATTEMPTS: usize = 30;
+/// Timeout for a ping. A kernel without an ARP reply for three seconds drops packets that wait for
+/// the reply.
 const ATTEMPT_TIME: Duration = Duration::from_secs(4);
-/// Number of guests pinged at once. With more, a kernel drops packets that wait for addresses.
-const AT_ONCE: usize = 16;
+/// Number of guests that are pinged at the same time. With more, a kernel drops packets that wait
+/// for ARP replies.
+const BATCH: usize = 16;
 
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
@@ -38,14 +40,14 @@ fn config(namespaces: &[String]) -> String {
     text
 }
 
-/// The kernel's limits on neighbours, which apply to all namespaces together: raised while this
-/// lives.
+/// Raises the kernel's limits on neighbours, which apply to all namespaces together, until this
+/// value is dropped.
 struct Neighbours(Vec<(String, String)>);
 
 impl Neighbours {
     fn room_for(entries: u32) -> std::io::Result<Self> {
         let mut before = Self(Vec::new());
-        // Set the largest limit first; the kernel does not check their order.
+        // The largest limit is set first, although the kernel does not check their order.
         for n in [3, 2, 1] {
             let path = format!("/proc/sys/net/ipv4/neigh/default/gc_thresh{n}");
             let old = fs::read_to_string(&path)?;
@@ -62,13 +64,13 @@ impl Drop for Neighbours {
     fn drop(&mut self) {
         for (path, old) in self.0.iter().rev() {
             if let Err(error) = fs::write(path, old) {
-                eprintln!("{path} could not be set back to {old}: {error}");
+                eprintln!("cannot restore {path} to {old}: {error}");
             }
         }
     }
 }
 
-/// The Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),
@@ -82,7 +84,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Pings every other guest from a thread in guest `from`'s namespace; returns the silent ones.
+/// Pings every other guest from guest `from`'s namespace. Returns the guests that did not answer.
 fn ping_all(from: u8) -> Vec<u8> {
     let socket =
         rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
@@ -90,18 +92,18 @@ fn ping_all(from: u8) -> Vec<u8> {
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, look).unwrap();
     let others: Vec<u8> = (0..GUESTS).filter(|to| *to != from).collect();
     let silent = others
-        .chunks(AT_ONCE)
-        .flat_map(|asked| ping(&socket, from, asked));
+        .chunks(BATCH)
+        .flat_map(|targets| ping(&socket, from, targets));
     silent.collect()
 }
 
-/// Pings each of `asked` until it answers; returns the silent ones.
-fn ping(socket: &OwnedFd, from: u8, asked: &[u8]) -> Vec<u8> {
-    let all = asked.to_vec();
+/// Pings each of `targets` until it answers. Returns the guests that did not answer.
+fn ping(socket: &OwnedFd, from: u8, targets: &[u8]) -> Vec<u8> {
+    let all = targets.to_vec();
     (0..ATTEMPTS).fold(all, |silent, _| ping_once(socket, from, silent))
 }
 
-/// Pings each of `silent` once; returns the silent ones.
+/// Pings each of `silent` once. Returns the guests that did not answer.
 fn ping_once(socket: &OwnedFd, from: u8, mut silent: Vec<u8>) -> Vec<u8> {
     for &to in &silent {
         let mut echo = [ECHO_REQUEST, 0, 0, 0, from, to, 0, 0];
@@ -119,11 +121,11 @@ fn ping_once(socket: &OwnedFd, from: u8, mut silent: Vec<u8>) -> Vec<u8> {
         };
         let header = 4 * usize::from(packet[0] & 15);
         let source: [u8; 4] = packet[12..16].try_into().unwrap();
-        if let Some(&[ECHO_REPLY, 0, _, _, asker, asked, ..]) = packet[..bytes].get(header..)
+        if let Some(&[ECHO_REPLY, 0, _, _, asker, targets, ..]) = packet[..bytes].get(header..)
             && asker == from
-            && Ipv4Addr::from(source) == address(asked)
+            && Ipv4Addr::from(source) == address(targets)
         {
-            silent.retain(|to| *to != asked);
+            silent.retain(|to| *to != targets);
         }
     }
     silent

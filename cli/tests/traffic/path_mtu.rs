@@ -1,4 +1,4 @@
-//! Senders learn the MTU of the next hop: longer packets are answered with an ICMP error.
+//! Senders learn the MTU of the next hop, because longer packets are answered with an ICMP error.
 
 use crate::machine::{Machine, text};
 use netdev::netns::in_netns;
@@ -10,7 +10,7 @@ use testing::wait_until;
 const HOST: usize = 0;
 const GUEST: usize = 1;
 const LAN: usize = 2;
-/// Interfaces of the machine in each place.
+/// The machine's interface in each place.
 const NAMES: [&str; 3] = ["mtu0", "guest0", "absent"];
 
 fn run(line: &str) {
@@ -21,7 +21,7 @@ fn run(line: &str) {
 }
 
 /// Starts a host with address translation between a guest and a LAN, whose links carry packets of
-/// 9000 bytes. NIC and guest have these MTUs.
+/// 9000 bytes. `nic` and `guest` are the MTUs of NIC and guest.
 fn start(nic: u32, guest: u32) -> Option<Machine> {
     Machine::start(&["ping", "ip", "nft"], &NAMES, |paths| {
         let lan = &paths[LAN];
@@ -60,16 +60,16 @@ fn has_learned(machine: &Machine, place: usize, to: &str) -> bool {
     text(&shown.stdout).contains("mtu 1500")
 }
 
-/// Sends long echo requests until one is rejected; returns ping's output.
+/// Sends long echo requests, the first of which is rejected. Returns ping's output.
 fn long_ping(machine: &Machine, place: usize, to: &str) -> String {
-    // Sends three requests: the first is answered with an error, the others find the learned MTU.
+    // The first of three requests is answered with an error. The others find the learned MTU.
     let options = ["-n", "-M", "do", "-s", "8000", "-c", "3", "-i", "0.2"];
     let ping = machine.run(place, "ping", &[&options, &["-W", "2", to][..]].concat());
     text(&ping.stdout) + &text(&ping.stderr)
 }
 
-/// Returns the ICMP errors that a domain has sent, and the packets that it has dropped for
-/// `reason`.
+/// Returns the numbers of ICMP errors that a domain has sent, and of packets that it has dropped
+/// for `reason`.
 fn count(machine: &Machine, domain: &str, reason: &str) -> (u64, u64) {
     let stat: Value = machine.ask(&["stat", domain]);
     let number = |value: &Value| value.as_u64().unwrap();
@@ -99,7 +99,7 @@ fn a_guest_learns_the_smaller_mtu_of_the_wire() {
         assert!(said.contains(says), "{said}");
         assert!(said.contains(&format!("From {from} ")), "{said}");
         assert!(has_learned(&machine, GUEST, to), "{to}");
-        // The guest itself fragments a packet that permits it.
+        // The guest fragments a packet that permits fragmentation.
         let long = machine.run(GUEST, "ping", &["-c", "1", "-s", "8000", "-w", "60", to]);
         assert!(long.status.success(), "{long:?}");
     }
@@ -108,7 +108,7 @@ fn a_guest_learns_the_smaller_mtu_of_the_wire() {
     machine.end();
 }
 
-/// Errors pass the host's address translation to the sender.
+/// ICMP errors pass the host's address translation to the sender.
 #[test]
 fn senders_outside_learn_the_mtu_of_a_guest() {
     let Some(machine) = start(9000, 1500) else {
@@ -130,13 +130,13 @@ fn senders_outside_learn_the_mtu_of_a_guest() {
         let station = machine.places[LAN].0.enter(bind).unwrap().unwrap();
         station.connect((to, 8080)).unwrap();
         wait_until("the station does not learn the MTU", || {
-            // The first is answered with an error, which the next call returns.
+            // The first datagram is answered with an ICMP error, which the next call returns.
             let _ = station.send(&[0; 8000]);
             has_learned(&machine, LAN, to)
         });
     }
     let (sent, too_long) = count(&machine, "guest", "too_long");
-    // The host may have learned the MTU before the station has.
+    // The host may have learned the MTU before the station did.
     assert!(sent >= 2 && too_long >= sent, "{sent} {too_long}");
     machine.end();
 }

@@ -1,4 +1,4 @@
-//! Interfaces that outlive the machine.
+//! Persistent interfaces, which remain after the machine ends.
 
 use crate::attach::{has_interface, loses_interface, reaches};
 use crate::machine::{Machine, text};
@@ -12,9 +12,10 @@ use std::thread;
 use std::time::Duration;
 use testing::{accept, child_of, end_of, wait_for};
 
-/// The first two are persistent, the third is not.
+/// The interfaces. The first two are persistent, the third is not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
-/// A stream to a machine that was down for some seconds continues when its sender retries.
+/// Timeout for a stream whose machine was down for some seconds. It continues when its sender
+/// retries.
 const LONGEST: Duration = Duration::from_secs(300);
 
 fn config(driver: &str, namespaces: &[String]) -> String {
@@ -49,8 +50,8 @@ fn link(machine: &Machine, place: usize) -> (u64, String) {
     (shown[0]["ifindex"].as_u64().unwrap(), alias.to_owned())
 }
 
-/// Kills the core, and with it everything that is not persistent.
-fn die(machine: &mut Machine) {
+/// Kills the core, which ends everything that is not persistent.
+fn kill_machine(machine: &mut Machine) {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     assert!(kill(core));
     machine.has_died();
@@ -83,7 +84,7 @@ fn persistent_interfaces_outlive_the_machine() {
     };
     carries(1);
     for round in 2..4 {
-        die(&mut machine);
+        kill_machine(&mut machine);
         assert_eq!(link(&machine, 0), before);
         machine.start_again();
         assert_eq!(link(&machine, 0), before);
@@ -96,7 +97,7 @@ fn persistent_interfaces_outlive_the_machine() {
     }
     machine.ask(&["detach", "a0"]);
     loses_interface(&machine, 0);
-    // The second persistent interface is removed when the machine is shut down.
+    // An orderly shutdown removes the remaining persistent interface.
     machine.end();
 }
 
@@ -141,10 +142,10 @@ fn a_new_netd_closes_the_previous_descriptors() {
     };
     let stopped = stop();
     machine.ask(&["detach", "a0"]);
-    assert!(has_interface(&machine, 0), "it cannot have been closed");
+    assert!(has_interface(&machine, 0), "an open interface was removed");
     signal(stopped, "-KILL");
     loses_interface(&machine, 0);
-    // An orderly end of the machine removes it, too.
+    // An orderly end of the machine removes the interface, too.
     let stopped = stop();
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));
@@ -157,7 +158,7 @@ fn a_new_netd_closes_the_previous_descriptors() {
 fn only_its_own_machine_takes_an_interface_over() {
     let Some(mut machine) = start() else { return };
     let before = link(&machine, 0);
-    die(&mut machine);
+    kill_machine(&mut machine);
     let file = machine.folder.path().join("machine.toml");
     let shown = file.display().to_string();
     let other = machine.grantway(&["up", &shown, "--name", "other", "--detach"]);

@@ -1,4 +1,4 @@
-//! The machine's processes: kills them, and waits for the consequences.
+//! Finds and kills the machine's processes.
 
 use crate::machine::Machine;
 use serde_json::Value;
@@ -15,12 +15,12 @@ pub(crate) fn domain(machine: &Machine, name: &str) -> Value {
         .clone()
 }
 
-/// Returns the process of a domain.
+/// Returns the process id of a domain.
 pub(crate) fn pid(machine: &Machine, name: &str) -> u64 {
     domain(machine, name)["pid"].as_u64().unwrap()
 }
 
-/// Kills a process; returns whether it still existed.
+/// Kills a process. Returns whether it still existed.
 pub(crate) fn kill(pid: u64) -> bool {
     let pid = pid.to_string();
     let kill = Command::new("kill").args(["-KILL", &pid]).status();

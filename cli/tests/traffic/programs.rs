@@ -1,5 +1,5 @@
-//! Unmodified programs across a machine of a wire and two guests on TAPs: `ping`, `curl`, `iperf3`
-//! and `tcpdump`.
+//! Unmodified programs across a machine with a wire and two guests on TAPs: `ping`, `curl`,
+//! `iperf3` and `tcpdump`.
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::kill;
@@ -26,7 +26,8 @@ pub(crate) const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 /// Every path that traffic can take.
 pub(crate) const PATHS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
 
-/// Starts a machine of the usual configuration; returns `None` and logs why if it cannot run here.
+/// Starts a machine with the usual configuration. Returns `None` and logs why if it cannot run
+/// here.
 fn start(needed: &[&str]) -> Option<Machine> {
     start_with("", needed)
 }
@@ -58,7 +59,7 @@ pub(crate) fn config(switches: &str, namespaces: &[String]) -> String {
     )
 }
 
-/// Runs `ping` on every path, over IPv4, IPv6, and in fragments.
+/// Runs `ping` on every path, over IPv4, over IPv6, and with fragments.
 pub(crate) fn ping_every_way(machine: &Machine) {
     for (from, to) in PATHS {
         for (family, address) in [("-4", IPV4[to]), ("-6", IPV6[to])] {
@@ -71,7 +72,7 @@ pub(crate) fn ping_every_way(machine: &Machine) {
             assert!(run.status.success(), "{} to {address}: {out}", NAMES[from]);
             assert!(!out.contains("DUP!"), "{out}");
         }
-        // A datagram that is fragmented.
+        // This datagram is fragmented.
         let run = machine.run(
             from,
             "ping",
@@ -90,7 +91,7 @@ fn ping_and_ping6_pass_on_every_path() {
     machine.end();
 }
 
-/// Transfers a file of `bytes` random bytes by `curl` on every path.
+/// Transfers a file of `bytes` random bytes with `curl` on every path.
 pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     let file = SomeFile::new(machine, bytes);
     for (from, to) in PATHS {
@@ -98,9 +99,9 @@ pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     }
 }
 
-/// Runs `work`, and at the same time `disturb`, with pauses. Repeats the work until `disturb` has
-/// run at least `times` times, because a slow machine disturbs slowly; but at most four times as
-/// often, because the work is also slow there.
+/// Runs `work`, and at the same time `disturb` repeatedly with pauses. Repeats `work` until
+/// `disturb` has run at least `times` times, because disturbances are slow on a slow machine. Work
+/// is slow there, too, so the number of disturbances is limited to four times as many.
 pub(crate) fn disturbed(
     times: usize,
     pause: Duration,
@@ -110,7 +111,7 @@ pub(crate) fn disturbed(
     let so_far = AtomicUsize::new(0);
     thread::scope(|scope| {
         let working = scope.spawn(|| {
-            // Ends even if nothing disturbs it.
+            // The loop is bounded, so it ends even if `disturb` never runs.
             for _ in 0..100 {
                 work();
                 if so_far.load(Ordering::Relaxed) >= times {
@@ -145,7 +146,7 @@ impl<'m> SomeFile<'m> {
         }
     }
 
-    /// Fetches it by `curl` from `address`, which is that of place `from`.
+    /// Fetches the file with `curl` from `address`, which is that of place `from`.
     pub(crate) fn carry(&self, from: usize, (to, address): (usize, &str), args: &[&str]) {
         let server = self.serve(from, address);
         let url = format!("http://{address}:8000/file");
@@ -179,8 +180,8 @@ fn random(bytes: usize) -> Vec<u8> {
     content
 }
 
-/// Returns a folder with `file`, on the first disk with room: the one for temporary files may be
-/// small.
+/// Returns a folder with `file`, on the first disk with enough space. The disk for temporary files
+/// may be small.
 fn folder_with(content: &[u8]) -> TempDir {
     let mut full = None;
     for place in [env!("CARGO_TARGET_TMPDIR"), "/tmp", "/dev/shm"] {
@@ -231,8 +232,8 @@ fn files_arrive_with_every_setting() {
     }
 }
 
-/// Pages leave the pool of receive buffers under traffic and return, with every mechanism that can
-/// revoke them; every byte arrives, and free pages are not granted in the end.
+/// With every mechanism that can revoke pages, pages leave the pool of receive buffers under
+/// traffic and return. Every byte arrives, and at the end free pages are not granted.
 #[test]
 fn files_arrive_while_pages_are_recycled() {
     const THRESHOLD: u64 = 4;
@@ -247,7 +248,7 @@ fn files_arrive_while_pages_are_recycled() {
         };
         carry_files(&machine, BYTES);
         // The last packets may still be in flight.
-        let pool = wait_for("what is free stays granted", || {
+        let pool = wait_for("free pages are still granted", || {
             let stat = machine.ask(&["stat", "web"]);
             let pool = stat["web"]["vifs"]["0"]["pool"].clone();
             println!("{grants}: {pool}");
@@ -261,7 +262,7 @@ fn files_arrive_while_pages_are_recycled() {
         assert_eq!(of("pages"), 256 + 64);
         assert!(of("revoked") > 0 && of("refused") == 0, "{grants}: {pool}");
         assert_eq!(of("granted"), 256 + of("granted_anew") - of("revoked"));
-        // A buffer is a page here, and every byte has arrived in one.
+        // A buffer is a page here, and every byte has arrived in a page.
         assert!(
             of("buffers_posted") > BYTES as u64 / 4096,
             "{grants}: {pool}"
@@ -270,8 +271,8 @@ fn files_arrive_while_pages_are_recycled() {
     }
 }
 
-/// Pages are exchanged with their frames: every byte arrives, no domain owns more pages than
-/// before, and no domain gets the pages of a guest that ends.
+/// Pages are exchanged together with their frames. Every byte arrives, no domain owns more pages
+/// than before, and no domain gets the pages of a guest that ends.
 #[test]
 fn files_arrive_in_exchanged_pages() {
     const PAGES: u64 = 128;
@@ -301,11 +302,11 @@ fn files_arrive_in_exchanged_pages() {
         let stat = machine.ask(&["stat", "driver"]);
         let web = &stat["driver"]["ports"]["vif.web-0"]["counters"]["to_guest_drops"];
         assert_eq!(web["grant"], 0, "{lro}: {stat}");
-        // Both ends of two exchanges; a dying guest takes one end with it, the driver releases the
-        // other.
+        // A guest has two exchanges with two ends each. Its death removes one end of each, and the
+        // driver releases the other.
         let status = machine.ask(&["status"]);
         assert!(kill(status["domains"][1]["pid"].as_u64().unwrap()));
-        wait_until("pages are somebody's", || {
+        wait_until("pages are not returned", || {
             let now = owned(&machine);
             println!("{now:?} of {before:?}");
             now == [before[0] - PAGES, 0, before[2]]
@@ -314,7 +315,7 @@ fn files_arrive_in_exchanged_pages() {
     }
 }
 
-/// Runs both ends of `iperf3` and returns the client's report.
+/// Runs both ends of `iperf3`. Returns the client's report.
 fn iperf3(machine: &Machine, from: usize, to: usize, args: &[&str]) -> Value {
     let server = machine.spawn(to, "iperf3", &["-s", "-1"]);
     machine.wait_for_listener(to, 5201);
@@ -348,15 +349,16 @@ fn iperf3_with_four_streams_passes_on_every_path() {
     machine.end();
 }
 
-/// Returns the counted losses: frames of the driver domain and of the kernels' interfaces,
-/// datagrams of sockets without room.
+/// Returns the number of counted losses: frames that the driver domain and the kernels' interfaces
+/// dropped, and datagrams that exceeded socket buffers.
 fn counted_losses(machine: &Machine) -> u64 {
     let stat = machine.ask(&["stat", "driver"]);
     let drops = stat["driver"]["drops"].as_object().unwrap();
     let dropped: u64 = drops.values().map(|count| count.as_u64().unwrap()).sum();
     let of_kernel = || {
         let read = |file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
-        // Columns of an interface: bytes, packets, errors, drops; eight of each direction.
+        // Each direction of an interface has eight columns: bytes, packets, errors, drops, and four
+        // others.
         let interfaces = read("dev");
         let columns = interfaces.lines().filter_map(|line| line.split_once(':'));
         let drops = columns.map(|(_, columns)| {
@@ -366,7 +368,7 @@ fn counted_losses(machine: &Machine) -> u64 {
                 .iter()
                 .sum::<u64>()
         });
-        // A line of names, then one of values.
+        // A line of names precedes the line of values.
         let snmp = read("snmp");
         let mut udp = snmp.lines().filter(|line| line.starts_with("Udp: "));
         let mut words = || udp.next().unwrap().split_whitespace();
@@ -381,14 +383,14 @@ fn counted_losses(machine: &Machine) -> u64 {
 }
 
 /// A receiver without CPU time loses datagrams that its socket cannot hold. The number of losses
-/// depends on the machine, but each one must be counted.
+/// depends on the machine, but each loss must be counted.
 #[test]
 fn iperf3_over_udp_passes_on_every_path() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };
     for (from, to) in PATHS {
-        // Datagrams of one frame, and of several fragments.
+        // The datagrams are sent in one frame and in several fragments.
         for size in ["1400", "8000"] {
             let before = counted_losses(&machine);
             let report = iperf3(&machine, from, to, &["-u", "-b", "5M", "-l", size]);
@@ -406,7 +408,7 @@ fn iperf3_over_udp_passes_on_every_path() {
     machine.end();
 }
 
-/// Returns the lengths of the packets in a capture, as on the wire.
+/// Returns the lengths of a capture's packets on the wire.
 fn packet_lengths(capture: &[u8]) -> Vec<u32> {
     let word = |at: usize| {
         let bytes = capture.get(at..at + 4)?;
@@ -440,7 +442,7 @@ fn only_frames_of_the_mtu_are_on_the_wire() {
 }
 
 /// Returns the lengths of the first TCP packets that `tcpdump` captures on an interface during
-/// `work`, of which more than `full` are of full frames.
+/// `work`. Waits until more than `full` of them are full frames.
 pub(crate) fn lengths_of(
     machine: &Machine,
     (place, interface): (usize, &str),
@@ -456,7 +458,7 @@ pub(crate) fn lengths_of(
         fs::metadata(&capture).map_or(0, |file| file.len()) >= 24
     });
     work();
-    // tcpdump may not have read them yet, and would not after an interrupt.
+    // tcpdump may not have read all packets yet. After an interrupt it would not read them.
     let lengths = wait_for("too few full frames", || {
         let lengths = packet_lengths(&fs::read(&capture).unwrap());
         let seen = lengths.iter().filter(|length| **length == 1514).count();
@@ -477,11 +479,11 @@ fn segments_reach_another_guest_uncut() {
     iperf3(&machine, WEB, DB, &["-C", "cubic"]);
     let after = read_counters(&machine).unwrap();
     let mean = (after.0 - before.0) / (after.1 - before.1).max(1);
-    assert!(mean > 3000, "{mean} bytes a packet");
+    assert!(mean > 3000, "{mean} bytes per packet");
     machine.end();
 }
 
-/// Returns the bytes and packets that the guest "db" has received on its TAP.
+/// Returns the numbers of bytes and packets that the guest "db" has received on its TAP.
 fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
     let text = machine.places[DB]
         .0
@@ -496,7 +498,7 @@ fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// The driver domain's own port in the kernel, with every offload, and a guest.
+/// A machine with a local NIC, which supports every offload, and a guest.
 #[test]
 fn a_local_nic_passes_all_traffic() {
     let config = |paths: &[String]| {
@@ -519,7 +521,7 @@ fn a_local_nic_passes_all_traffic() {
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         assert!(bits > Some(20e6), "{from} to {to}: {bits:?} b/s");
     }
-    // It accepts whole segments: nothing is segmented in software.
+    // The local NIC accepts unsegmented packets, so software segments nothing.
     let stat = machine.ask(&["stat", "driver"]);
     assert_eq!(stat["driver"]["software"]["segments"], 0, "{stat}");
     machine.end();

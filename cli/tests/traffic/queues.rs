@@ -1,5 +1,5 @@
-//! A wire with a queue for each guest: the same traffic, and no other guest's frames in a guest's
-//! pages, however often the queues are reassigned.
+//! A wire with a queue for each guest. The usual traffic passes, and a guest's pages never hold
+//! another guest's frames, however often the queues are reassigned.
 
 use crate::machine::{Machine, Running};
 use crate::many_guests;
@@ -42,7 +42,8 @@ fn files_of_100_mb_arrive_in_dedicated_queues() {
         carry_files(&machine, FILE_BYTES);
         let vmq = vmq(&machine).unwrap();
         // Half of the file's packets and all acknowledgements use the wire. A guest without posted
-        // buffers gets its packets from the shared queue; how often depends on the machine's speed.
+        // buffers receives packets from the shared queue. Their number depends on the machine's
+        // speed.
         let direct = count(&vmq["direct_packets"]);
         assert!(direct > FILE_BYTES as u64 / 1448 / 10, "{vmq}");
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
@@ -51,9 +52,9 @@ fn files_of_100_mb_arrive_in_dedicated_queues() {
     machine.end();
 }
 
-/// Merged in the guests' pages, with and without a request for metadata, and with headers written
-/// last because of rules: every byte arrives, most frames merged, and the counter shows consumed
-/// requests.
+/// Frames are merged in the guests' pages, with and without requests for metadata, and with rules,
+/// because of which headers are written last. Every byte arrives, most frames are merged, and a
+/// counter shows the consumed requests.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
     const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
@@ -79,7 +80,7 @@ fn files_arrive_merged_in_the_guests_pages() {
             }
             assert!(count(&vmq["lro"]["merged"]) > 1000, "{meta}: {vmq}");
             let web = &driver["ports"]["vif.web-0"];
-            // Segments of 64 KB from the sibling guest use the same kind of metadata.
+            // Segments of 64 KB from the other guest use the same kind of metadata.
             let consumed = count(&web["counters"]["meta_requests"]);
             assert_eq!(consumed > 0, meta == "request", "{web}");
             let drops = &web["counters"]["to_guest_drops"];
@@ -92,21 +93,22 @@ fn files_arrive_merged_in_the_guests_pages() {
 const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 
-/// Returns a wire with fewer queues than guests; queues are reassigned as soon as load moves.
+/// Returns a configuration with fewer queues than guests. Queues are reassigned as soon as the load
+/// moves.
 fn crowd(driver: &str, netns: &str) -> String {
     let switches = format!("[driver]\n{driver}\n");
     let wire = format!("kind = \"tap\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n");
     many_guests::config(&switches, netns, &wire, GUESTS, |_| String::new())
 }
 
-/// Sends to one half of the guests for `hold` seconds, then to the other, and so on.
-fn sender(machine: &Machine, hold: f64) -> Running {
+/// Starts a program that sends to each half of the guests for `hold_seconds` seconds in turn.
+fn sender(machine: &Machine, hold_seconds: f64) -> Running {
     let turns = format!(
         r#"
 halves = [frames[0::2], frames[1::2]]
 turn = 0
 while True:
-    until = time.monotonic() + {hold}
+    until = time.monotonic() + {hold_seconds}
     while time.monotonic() < until:
         send(halves[turn % 2])
     turn += 1
@@ -115,11 +117,11 @@ while True:
     many_guests::sender(machine, GUESTS, &turns)
 }
 
-/// Returns a flag for each guest whose frames are in these pages.
-fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
-    pages.read(room);
+/// Returns for each guest whether these pages contain its frames.
+fn receivers(pages: &Pages, buffer: &mut Vec<u8>) -> [bool; GUESTS] {
+    pages.read(buffer);
     let mut found = [false; GUESTS];
-    for digits in many_guests::for_whom(room) {
+    for digits in many_guests::receivers(buffer) {
         let number = std::str::from_utf8(digits)
             .ok()
             .and_then(|text| text.parse().ok());
@@ -130,10 +132,11 @@ fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
     found
 }
 
-/// Searches every guest's pages for others' frames, and records which guests have their own.
-fn scan(pages: &[Pages], room: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
+/// Searches every guest's pages for other guests' frames, and records which guests have frames of
+/// theirs.
+fn scan(pages: &[Pages], buffer: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
     for (n, pages) in pages.iter().enumerate() {
-        for (whose, found) in for_whom(pages, room).into_iter().enumerate() {
+        for (whose, found) in receivers(pages, buffer).into_iter().enumerate() {
             assert!(
                 !found || whose == n,
                 "guest {n} has a frame of guest {whose}"
@@ -143,7 +146,7 @@ fn scan(pages: &[Pages], room: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
     }
 }
 
-/// Returns the process of each guest.
+/// Returns the process id of each guest.
 fn guests(machine: &Machine) -> Vec<u64> {
     let names = (0..GUESTS).map(|n| format!("g{n}"));
     names.map(|name| pid(machine, &name)).collect()
@@ -163,26 +166,29 @@ fn reassignment_shows_no_guest_another_s_frame() {
     let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
     let sender = sender(&machine, 0.03);
     let end = Instant::now() + Duration::from_secs(1200);
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let mut seen = [false; GUESTS];
     loop {
         for _ in 0..50 {
-            scan(&pages, &mut room, &mut seen);
+            scan(&pages, &mut buffer, &mut seen);
         }
         let vmq = vmq(&machine).unwrap();
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
         let is_much = count(&vmq["direct_packets"]) > 100_000;
-        // The scanner finds frames of every guest.
+        // The test runs until the scanner has found frames of every guest.
         if is_much && count(&vmq["taken_back"]) >= 1000 && seen == [true; GUESTS] {
             break;
         }
-        assert!(Instant::now() < end, "too little happens: {seen:?}, {vmq}");
+        assert!(
+            Instant::now() < end,
+            "too few frames or reassignments: {seen:?}, {vmq}"
+        );
     }
     drop(sender);
     machine.end();
 }
 
-/// A driver dies with frames in its queues, and the next one assigns the queues to other guests.
+/// A driver dies with frames in its queues, and the next driver assigns the queues to other guests.
 #[test]
 fn dying_drivers_show_no_guest_another_s_frame() {
     const KILLS: usize = 30;
@@ -191,24 +197,24 @@ fn dying_drivers_show_no_guest_another_s_frame() {
     };
     let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
     let sender = sender(&machine, 0.03);
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let mut seen = [false; GUESTS];
     for _ in 0..KILLS {
         let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
-        wait_until("nothing comes by a guest's queue", || {
-            scan(&pages, &mut room, &mut seen);
+        wait_until("no frame arrives in a guest's queue", || {
+            scan(&pages, &mut buffer, &mut seen);
             direct() >= 1000
         });
         let before = restart::driver(&machine);
         kill(count(&before["pid"]));
-        scan(&pages, &mut room, &mut seen);
+        scan(&pages, &mut buffer, &mut seen);
         restart::wait_for_another(&machine, &before);
-        scan(&pages, &mut room, &mut seen);
+        scan(&pages, &mut buffer, &mut seen);
         let vmq = vmq(&machine).unwrap();
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
     }
-    wait_until("the scanner does not see what there is", || {
-        scan(&pages, &mut room, &mut seen);
+    wait_until("the scanner finds no frames of some guests", || {
+        scan(&pages, &mut buffer, &mut seen);
         seen == [true; GUESTS]
     });
     drop(sender);
@@ -225,7 +231,7 @@ fn a_death_with_posted_buffers_leaves_nothing() {
     let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
     let wait_for = |more: u64| {
         let from = direct();
-        wait_until("nothing comes any more", || direct() >= from + more);
+        wait_until("no more frames arrive", || direct() >= from + more);
     };
     wait_for(1000);
     for pid in guests.iter().take(GUESTS / 2) {
@@ -233,7 +239,7 @@ fn a_death_with_posted_buffers_leaves_nothing() {
         wait_for(1000);
         assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     }
-    wait_until("the dead keep their queues", || {
+    wait_until("dead guests still have queues", || {
         let vmq = vmq(&machine).unwrap();
         let mut holders = vmq["queues"].as_array().unwrap().iter();
         let dead = |n: usize| format!("vif.g{n}-0");
@@ -241,7 +247,7 @@ fn a_death_with_posted_buffers_leaves_nothing() {
     });
     wait_for(1000);
     assert!(kill(pid(&machine, "driver")));
-    wait_until("the driver's mappings stay", || {
+    wait_until("the driver's mappings remain", || {
         machine.ask(&["grants"])["domains"][0]["mapped"] == 0
     });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);

@@ -1,7 +1,7 @@
-//! Attached guests are attached again with their interfaces after the core has ended.
+//! After the core has exited, attached guests are reattached with their interfaces.
 
 use crate::attach::{
-    NAMES, address, attach, detach, domains, empty, hears, loses_interface, reaches,
+    NAMES, address, answers_ping, attach, detach, domains, empty, loses_interface, reaches,
 };
 use crate::machine::{Machine, text};
 use crate::processes::kill;
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testing::{Killed, PATIENCE, accept, end_of, wait_for, wait_until};
 
-const GUESTS_MANY: usize = 64;
+const GUEST_COUNT: usize = 64;
 
 fn core(machine: &Machine) -> u64 {
     machine.ask(&["status"])["pid"].as_u64().unwrap()
@@ -27,8 +27,9 @@ fn mac(machine: &Machine, place: usize) -> String {
     shown[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Attaches a namespace by a persistent interface. The second one's guest is never restarted.
-fn attach_for_good(machine: &Machine, place: usize) {
+/// Attaches a namespace by a persistent interface. The guest of the second namespace is never
+/// restarted.
+fn attach_persistent(machine: &Machine, place: usize) {
     let (namespace, name) = &machine.places[place];
     let file = machine.folder.path().join(format!("{name}.toml"));
     let guest = format!(
@@ -46,11 +47,11 @@ fn log(machine: &Machine) -> String {
     fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap()
 }
 
-/// A process in a new network namespace, which ends with this value.
+/// A process in a new network namespace. It is killed when this value is dropped.
 pub(crate) struct NetnsProcess(pub(crate) std::process::Child);
 
 impl NetnsProcess {
-    /// Creates one by `unshare` with this option.
+    /// Starts the process by `unshare` with this option.
     pub(crate) fn new(option: &str) -> Self {
         let mut command = Command::new("unshare");
         let child = command
@@ -72,10 +73,11 @@ fn namespaces_are_attached_again_with_their_streams() {
     let Some(mut machine) = empty(&["ip", "ping", "unshare"]) else {
         return;
     };
-    attach_for_good(&machine, 0);
-    attach_for_good(&machine, 1);
+    attach_persistent(&machine, 0);
+    attach_persistent(&machine, 1);
     attach(&machine, 2);
-    // For one guest, another process has the id when the machine returns; for the other, none has.
+    // When the machine returns, another process has the id that one guest used, and no process has
+    // the id of the other.
     let inside = NetnsProcess::new("--net");
     let pid = inside.0.id();
     let own = fs::read_link("/proc/self/ns/net").unwrap();
@@ -113,7 +115,7 @@ fn namespaces_are_attached_again_with_their_streams() {
     loses_interface(&machine, 2);
     drop(inside);
     machine.start_again();
-    wait_until("some guests are not attached again", || {
+    wait_until("some guests are not reattached", || {
         NAMES
             .iter()
             .all(|name| domains(&machine).contains(&(*name).to_owned()))
@@ -124,7 +126,7 @@ fn namespaces_are_attached_again_with_their_streams() {
         (0..3).map(|place| mac(&machine, place)).collect::<Vec<_>>(),
         macs
     );
-    wait_until("nobody says that one is left out", || {
+    wait_until("the skipped guest is not reported", || {
         log(&machine).contains("gone: was attached before, and is not reattached: ")
     });
     assert!(!domains(&machine).contains(&"gone".to_owned()));
@@ -133,11 +135,11 @@ fn namespaces_are_attached_again_with_their_streams() {
             .unwrap()
             .contains("\"gone\"")
     );
-    is_stopped_and_started(machine, &macs);
+    check_stop_and_start(machine, &macs);
 }
 
-/// After an orderly stop of the service, guests are attached again, too.
-fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
+/// After an orderly stop of the service, guests are also reattached.
+fn check_stop_and_start(mut machine: Machine, macs: &[String]) {
     let stopped = Command::new("kill")
         .args(["-TERM", &machine.up.id().to_string()])
         .status();
@@ -155,8 +157,8 @@ fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
     machine.end();
 }
 
-/// Keeps an interface open, as a process of the previous machine does until the kernel has removed
-/// it.
+/// A program that keeps an interface open, like a process of the previous machine that the kernel
+/// has not removed yet.
 const HOLD_INTERFACE: &str = "
 import fcntl, os, struct, sys, time
 tun = os.open('/dev/net/tun', os.O_RDWR)
@@ -166,23 +168,23 @@ fcntl.ioctl(tun, TUNSETIFF, struct.pack('16sH22x', name, TAP_NO_PI_VNET_HDR))
 print('has it', flush=True)
 time.sleep(1000)
 ";
-/// Longer than all pauses between attempts together.
-const HELD: Duration = Duration::from_secs(4);
+/// Time for which the interface is kept open: longer than all pauses between attempts together.
+const HOLD_TIME: Duration = Duration::from_secs(4);
 
 /// Keeps the interface of the first place open by [`HOLD_INTERFACE`].
-fn hold(machine: &Machine) -> Killed {
-    let hold = || {
-        wait_for("the interface cannot be had", || {
-            let mut hold = Command::new("python3");
-            let hold = hold.args(["-c", HOLD_INTERFACE, NAMES[0]]);
-            let mut hold = hold.stdout(Stdio::piped()).spawn().unwrap();
+fn contain(machine: &Machine) -> Killed {
+    let contain = || {
+        wait_for("the interface cannot be opened", || {
+            let mut contain = Command::new("python3");
+            let contain = contain.args(["-c", HOLD_INTERFACE, NAMES[0]]);
+            let mut contain = contain.stdout(Stdio::piped()).spawn().unwrap();
             let mut said = [0; 6];
-            let has = hold.stdout.as_mut().unwrap().read_exact(&mut said);
-            let hold = Killed(hold);
-            has.is_ok().then_some(hold)
+            let has = contain.stdout.as_mut().unwrap().read_exact(&mut said);
+            let contain = Killed(contain);
+            has.is_ok().then_some(contain)
         })
     };
-    machine.places[0].0.enter(hold).unwrap()
+    machine.places[0].0.enter(contain).unwrap()
 }
 
 #[test]
@@ -193,12 +195,12 @@ fn a_pending_guest_can_be_detached() {
     attach(&machine, 0);
     assert!(kill(core(&machine)));
     machine.has_died();
-    let held = hold(&machine);
+    let held = contain(&machine);
     machine.start_again();
     let detached = machine.ask(&["detach", NAMES[0]]);
     assert_eq!(detached["domain"], NAMES[0]);
     drop(held);
-    wait_until("somebody is to come back", || {
+    wait_until("a guest is still pending", || {
         log(&machine).contains("every guest of the previous machine is reattached or given up")
     });
     assert!(!domains(&machine).contains(&NAMES[0].to_owned()));
@@ -211,19 +213,19 @@ fn an_interface_that_is_busy_is_waited_for() {
     let Some(mut machine) = empty(&["ip", "ping", "python3"]) else {
         return;
     };
-    attach_for_good(&machine, 0);
-    attach_for_good(&machine, 1);
+    attach_persistent(&machine, 0);
+    attach_persistent(&machine, 1);
     assert!(kill(core(&machine)));
     machine.has_died();
-    let held = hold(&machine);
+    let held = contain(&machine);
     machine.start_again();
-    wait_until("the other one did not come back", || {
+    wait_until("the other guest is not reattached", || {
         domains(&machine).contains(&NAMES[1].to_owned())
     });
-    std::thread::sleep(HELD);
+    std::thread::sleep(HOLD_TIME);
     assert!(!log(&machine).contains("is not reattached"));
     drop(held);
-    wait_until("it did not come back", || {
+    wait_until("the guest is not reattached", || {
         domains(&machine).contains(&NAMES[0].to_owned())
     });
     reaches(&machine, 0, 1);
@@ -259,7 +261,7 @@ impl ArpWatch {
         fs::read_to_string(&self.file).unwrap()
     }
 
-    /// Returns the number of recorded announcements of another place.
+    /// Returns the number of recorded announcements by a place.
     fn announcements(&self, place: usize) -> usize {
         let ip = address(place);
         let said = [
@@ -271,19 +273,21 @@ impl ArpWatch {
     }
 }
 
-/// A station whose query was not answered would retry only after a second.
+/// The guest announces itself, because a station whose query was not answered would retry only
+/// after a second.
 #[test]
 fn a_returning_guest_announces_itself() {
     let Some(mut machine) = empty(&["ip", "ping", "tcpdump"]) else {
         return;
     };
-    attach_for_good(&machine, 0);
-    attach_for_good(&machine, 1);
+    attach_persistent(&machine, 0);
+    attach_persistent(&machine, 1);
     let watching = [0, 1].map(|place| ArpWatch::start(&machine, place));
     assert!(kill(core(&machine)));
     machine.has_died();
     machine.start_again();
-    // When the first of the two is attached, no other guest could receive its announcement.
+    // No other guest is attached when the first guest announces itself, so only the second
+    // announcement is expected.
     wait_until("no announcement", || {
         watching[0].announcements(1) + watching[1].announcements(0) > 0
     });
@@ -292,8 +296,8 @@ fn a_returning_guest_announces_itself() {
     machine.end();
 }
 
-/// It gets another MAC, the first free one. A station that knows the previous MAC uses that for at
-/// least fifteen seconds.
+/// The new owner of an address gets the first free MAC. A station that knows the previous MAC would
+/// use it for at least fifteen seconds.
 #[test]
 fn a_new_owner_of_an_address_is_reachable_at_once() {
     let Some(machine) = empty(&["ip", "ping", "tcpdump"]) else {
@@ -307,9 +311,10 @@ fn a_new_owner_of_an_address_is_reachable_at_once() {
         detach(&machine, place);
     }
     attach(&machine, 1);
-    let is_reached = (0..5).any(|_| hears(&machine, 2, 1));
-    assert!(is_reached, "it is still known under the MAC before");
-    // A driver domain may have died before it sent the announcement.
+    let is_reached = (0..5).any(|_| answers_ping(&machine, 2, 1));
+    assert!(is_reached, "the station still uses the previous MAC");
+    // The driver domain sends the announcement again after a restart, because it may have died
+    // before it sent the first one.
     let watching = ArpWatch::start(&machine, 2);
     machine.ask(&["restart", "driver"]);
     wait_until("no announcement after the second start", || {
@@ -319,7 +324,7 @@ fn a_new_owner_of_an_address_is_reachable_at_once() {
     machine.end();
 }
 
-/// Another namespace of the same name was not attached.
+/// A new namespace that has the name of an attached one is not attached.
 #[test]
 fn a_different_namespace_of_the_name_is_skipped() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
@@ -334,10 +339,10 @@ fn a_different_namespace_of_the_name_is_skipped() {
     machine.has_died();
     assert!(ip(&["netns", "delete", &name]) && ip(&["netns", "add", &name]));
     machine.start_again();
-    wait_until("nobody says that one is left out", || {
+    wait_until("the skipped guest is not reported", || {
         log(&machine).contains("other: was attached before, and is not reattached: ")
     });
-    wait_until("the other one is not there", || {
+    wait_until("the other guest is not attached", || {
         domains(&machine).contains(&NAMES[0].to_owned())
     });
     let inside = Command::new("ip")
@@ -354,7 +359,7 @@ fn many_guests_are_attached_again_quickly() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
         return;
     };
-    let crowd: Vec<Namespace> = (0..GUESTS_MANY)
+    let crowd: Vec<Namespace> = (0..GUEST_COUNT)
         .map(|_| Namespace::new().unwrap())
         .collect();
     for (n, namespace) in crowd.iter().enumerate() {
@@ -370,14 +375,14 @@ fn many_guests_are_attached_again_quickly() {
     let began = Instant::now();
     machine.has_died();
     machine.start_again();
-    wait_until("some guests are not attached again", || {
+    wait_until("some guests are not reattached", || {
         let status = machine.ask(&["status"]);
         let domains = status["domains"].as_array().unwrap();
         domains.len() == before && domains.iter().all(|d| d["state"] == "running")
     });
     let outage: Duration = began.elapsed();
     eprintln!(
-        "{GUESTS_MANY} guests were there again after {} ms",
+        "{GUEST_COUNT} guests were reattached after {} ms",
         outage.as_millis()
     );
     let ping = crowd[0].enter(|| {

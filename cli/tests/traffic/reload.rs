@@ -1,7 +1,7 @@
 //! Applies edited files to a running machine.
 
 use crate::attach::{
-    NAMES, ResourceUsage, address, attach, detach, domains, hears, reaches, replace, stream,
+    NAMES, ResourceUsage, address, answers_ping, attach, detach, domains, reaches, replace, stream,
 };
 use crate::machine::{Machine, text};
 use crate::processes::pid;
@@ -16,7 +16,7 @@ use testing::{PATIENCE, Stops, wait_until};
 
 const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
 
-/// Returns the section of the guest in a namespace, under its usual address.
+/// Returns the section of the guest in a namespace, with that namespace's usual address.
 fn guest(place: usize, netns: &str, more: &str) -> String {
     let (name, address) = (NAMES[place], address(place));
     format!(
@@ -49,15 +49,15 @@ pub(crate) fn file_of_paths(paths: &[String], guests: &[(usize, &str)]) -> Strin
     HEAD.to_owned() + &guests.iter().map(section).collect::<String>()
 }
 
-/// Writes its file with another text; returns the path.
+/// Writes the machine's file with this text. Returns the path.
 pub(crate) fn write(machine: &Machine, text: &str) -> String {
     let file = machine.folder.path().join("machine.toml");
     fs::write(&file, text).unwrap();
     file.display().to_string()
 }
 
-/// Reloads it; returns the steps as `+NAME`, `-NAME` and `=NAME`, all of which were done, or none
-/// of a dry run.
+/// Reloads a file. Returns the steps as `+NAME`, `-NAME` and `=NAME`, all of which were executed,
+/// or none in a dry run.
 fn reload(machine: &Machine, file: &str, dry: &[&str]) -> String {
     let outcome = machine.ask(&[&["reload", file][..], dry].concat());
     let steps = outcome["steps"].as_array().unwrap();
@@ -106,8 +106,8 @@ pub(crate) fn request(text: &str) -> Value {
     json!({ "op": "reload", "files": [{ "name": "f", "text": text }] })
 }
 
-/// Guests of the start stay, with their stream; a third one is added by a fragment, changed, and
-/// removed.
+/// Guests from the start stay, with their stream. A third guest is added by a fragment, changed,
+/// and removed.
 #[test]
 fn only_changes_of_the_file_are_applied() {
     let Some(machine) = start(2) else {
@@ -116,7 +116,7 @@ fn only_changes_of_the_file_are_applied() {
     let both = [(0, ""), (1, "")];
     let file = write(&machine, &file_of(&machine, &both));
     reaches(&machine, 0, 1);
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -148,7 +148,7 @@ fn only_changes_of_the_file_are_applied() {
         let (mac, had) = (link().lines().nth(1).unwrap().to_owned(), link());
         assert!(had.contains("mtu 1500"), "{had}");
         assert_eq!(reload(&machine, &file, &[]), "-c2 +c2");
-        // Its neighbours know its MAC.
+        // The guest keeps its MAC, because its neighbours know it.
         assert!(
             link().contains("mtu 1400") && link().contains(&mac),
             "{}",
@@ -162,13 +162,13 @@ fn only_changes_of_the_file_are_applied() {
         fs::remove_dir_all(format!("{file}.d")).unwrap();
         assert_eq!(reload(&machine, &file, &[]), "-c2");
         let so_far = carried.load(Ordering::Relaxed);
-        wait_until("the stream stands", || {
+        wait_until("the stream is stalled", || {
             carried.load(Ordering::Relaxed) > so_far
         });
         drop(stops);
         streaming.join().unwrap();
     });
-    wait_until("something has stayed", || {
+    wait_until("some resources are still in use", || {
         ResourceUsage::now(&machine).mapped <= before.mapped
     });
     machine.end();
@@ -185,12 +185,12 @@ fn attached_guests_stay_and_addresses_move() {
     let outcome = machine.ask(&["reload", &file]);
     assert_eq!(outcome["stays"], json!(["c1"]));
     assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
-    // The file names it unchanged: it belongs to the file from then on.
+    // The file names the attached guest unchanged, so it belongs to the file from then on.
     let both = file_of(&machine, &[(0, ""), (1, "")]);
     assert_eq!(reload(&machine, &write(&machine, &both), &[]), "");
     reaches(&machine, 0, 1);
     assert_eq!(reload(&machine, &write(&machine, &own), &[]), "-c1");
-    // The detached guest is attached again.
+    // A reload attaches the detached guest again.
     detach(&machine, 0);
     assert_eq!(reload(&machine, &write(&machine, &both), &[]), "+c0 +c1");
     reaches(&machine, 0, 1);
@@ -203,9 +203,9 @@ fn attached_guests_stay_and_addresses_move() {
         reload(&machine, &write(&machine, &swapped), &[]),
         "-c0 -c1 +c1 +c0"
     );
-    // The first place now has the second one's address, and the third place reaches it.
+    // The first place now has the address of the second one, and the third place reaches it.
     wait_until("no answer to a ping", || {
-        hears(&machine, 1, 1) && hears(&machine, 0, 0)
+        answers_ping(&machine, 1, 1) && answers_ping(&machine, 0, 0)
     });
     let shown = text(&machine.run(0, "ip", &["addr", "show", "c0"]).stdout);
     assert!(shown.contains(&second), "{shown}");
@@ -220,7 +220,7 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     let own = file_of(&machine, &[(0, ""), (1, "")]);
     let more = file_of(&machine, &[(0, ""), (2, "")]);
     reaches(&machine, 0, 1);
-    let before = ResourceUsage::at_rest(&machine);
+    let before = ResourceUsage::when_stable(&machine);
     let wire =
         "[[nic]]\nname = \"w\"\nkind = \"xdp\"\nqueues = \"vmq\"\naddresses = [\"10.9.0.1/24\"]\n";
     let ghost = "netns = \"/no/such/namespace\"";
@@ -271,12 +271,12 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
         let why = refused["error"].as_str().unwrap();
         assert!(why.contains(says), "{says}: {why}");
     }
-    before.is_all(&machine);
+    before.wait_until_released(&machine);
     reaches(&machine, 0, 1);
     machine.end();
 }
 
-/// Firewall rules change while the guest runs: its process stays the same.
+/// Firewall rules change while the guest runs. Its process stays the same.
 #[test]
 fn rules_of_a_running_guest_change() {
     let Some(machine) = start(2) else {
@@ -293,13 +293,13 @@ fn rules_of_a_running_guest_change() {
         let way = "change c1 in place: vif 1: `rate_mbps`: unset → 900.0, vif 1: `rule`";
         assert!(said.starts_with(way), "{said}");
         assert_eq!(reload(&machine, &write(&machine, &denied), &[]), "");
-        assert!(!hears(&machine, 0, 1));
+        assert!(!answers_ping(&machine, 0, 1));
         if turn == 1 {
-            // The next manager and the next driver know them, too.
+            // Restarted managers and drivers also have the new rules.
             replace(&machine, "manager");
             assert_eq!(reload(&machine, &write(&machine, &denied), &[]), "");
             replace(&machine, "driver");
-            assert!(!hears(&machine, 0, 1));
+            assert!(!answers_ping(&machine, 0, 1));
         }
         assert_eq!(reload(&machine, &write(&machine, &own("")), &[]), "=c1");
         reaches(&machine, 0, 1);
@@ -308,7 +308,7 @@ fn rules_of_a_running_guest_change() {
     machine.end();
 }
 
-/// The manager does not check namespaces: netd detects a missing one during the reload.
+/// The manager does not check namespaces. netd detects a missing one during the reload.
 #[test]
 fn a_failed_reload_restores_the_machine() {
     let Some(machine) = start(2) else {
@@ -318,7 +318,7 @@ fn a_failed_reload_restores_the_machine() {
     let whole = file_of(&machine, &[(2, ""), (1, "mtu = 1400")]);
     let netns = machine.places[1].0.path().display().to_string();
     let broken = whole.replace(&netns, "/no/such/namespace");
-    // Any number of times.
+    // The failure leaves nothing, so a second attempt fails in the same way.
     for _ in 0..2 {
         let outcome = ask(&socket(&machine), &request(&broken));
         let steps = outcome["steps"].as_array().unwrap();
@@ -355,7 +355,7 @@ fn one_of_two_concurrent_reloads_is_rejected() {
     let socket = socket(&machine);
     let mut refused = 0;
     for turn in 0..200 {
-        // Repeats until two reloads were concurrent.
+        // The test repeats this until two reloads were concurrent.
         if turn >= 8 && refused > 0 {
             break;
         }
@@ -382,6 +382,6 @@ fn one_of_two_concurrent_reloads_is_rejected() {
         let guests = domains(&machine).len() - 1;
         assert_eq!(guests, if turn % 2 == 0 { 3 } else { 0 });
     }
-    assert!(refused > 0, "no reload was refused");
+    assert!(refused > 0, "no reload was rejected");
     machine.end();
 }

@@ -1,7 +1,7 @@
-//! Interfaces that are removed under a running machine: no process spins, the removal is reported,
-//! and they are created again on request.
+//! Interfaces that are removed while a machine runs. No process spins, the removal is reported, and
+//! a restart recreates them.
 
-use crate::attach::{NAMES, attach, domains, empty, hears, loses_interface, reaches};
+use crate::attach::{NAMES, answers_ping, attach, domains, empty, loses_interface, reaches};
 use crate::machine::{Machine, text};
 use crate::nics::{GUESTS, QUEUES, WIRE, on_af_xdp, reload, with_nic};
 use crate::processes::{domain, kill, pid};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use testing::{child_of, cpu_ticks, require, wait_for, wait_until};
 
 /// Waits for a second in which no process of the machine uses a third of a CPU.
-fn becomes_idle(machine: &Machine) {
+fn wait_until_idle(machine: &Machine) {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
     let mut pids = vec![core, helper("grantway-netd"), helper("grantway-manager")];
@@ -34,15 +34,15 @@ fn remove(machine: &Machine, place: usize) {
 }
 
 /// Waits until the status lists exactly these missing interfaces of a domain.
-fn lacks(machine: &Machine, name: &str, interfaces: &[&str]) {
-    wait_until("it is not said", || {
+fn wait_for_missing(machine: &Machine, name: &str, interfaces: &[&str]) {
+    wait_until("the missing interface is not reported", || {
         domain(machine, name)["removed"] == json!(interfaces)
     });
 }
 
-/// Asserts the reports about a domain without its interface.
-fn is_told(machine: &Machine, name: &str, interface: &str) {
-    lacks(machine, name, &[interface]);
+/// Checks the reports about a domain without its interface.
+fn check_reports(machine: &Machine, name: &str, interface: &str) {
+    wait_for_missing(machine, name, &[interface]);
     let status = text(&machine.grantway(&["status"]).stdout);
     assert!(
         status.contains(&format!("running, no device: {interface}")),
@@ -56,11 +56,11 @@ fn is_told(machine: &Machine, name: &str, interface: &str) {
     assert_eq!(log.matches(&line).count(), 1, "{log}");
 }
 
-fn devices_gone(stat: &Value) -> u64 {
+fn missing_devices(stat: &Value) -> u64 {
     match stat {
         Value::Object(all) => {
             let own = all.get("no_device").and_then(Value::as_u64);
-            own.unwrap_or(0) + all.values().map(devices_gone).sum::<u64>()
+            own.unwrap_or(0) + all.values().map(missing_devices).sum::<u64>()
         }
         _ => 0,
     }
@@ -71,36 +71,36 @@ fn a_removed_interface_is_created_again() {
     let Some(machine) = start(2) else { return };
     reaches(&machine, 0, 1);
     remove(&machine, 0);
-    is_told(&machine, "c0", "c0");
-    becomes_idle(&machine);
-    assert_eq!(devices_gone(&machine.ask(&["stat", "c0"])), 1);
-    assert!(!hears(&machine, 1, 0));
-    // A restarted helper knows it, too.
+    check_reports(&machine, "c0", "c0");
+    wait_until_idle(&machine);
+    assert_eq!(missing_devices(&machine.ask(&["stat", "c0"])), 1);
+    assert!(!answers_ping(&machine, 1, 0));
+    // A restarted helper also reports the missing interface.
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for helper in ["grantway-manager", "grantway-netd"] {
         assert!(kill(wait_for("no helper", || child_of(core, helper))));
-        lacks(&machine, "c0", &["c0"]);
-        becomes_idle(&machine);
+        wait_for_missing(&machine, "c0", &["c0"]);
+        wait_until_idle(&machine);
     }
     machine.ask(&["restart", "c0"]);
-    lacks(&machine, "c0", &[]);
+    wait_for_missing(&machine, "c0", &[]);
     reaches(&machine, 1, 0);
-    // A reload and a crash also recreate it.
+    // A reload and a crash also recreate the interface.
     remove(&machine, 0);
-    lacks(&machine, "c0", &["c0"]);
+    wait_for_missing(&machine, "c0", &["c0"]);
     let file = file_of(&machine, &GUESTS);
     assert_eq!(reload(&machine, &file), ["restart c0: c0 was removed"]);
     reaches(&machine, 1, 0);
     assert!(reload(&machine, &file).is_empty());
     remove(&machine, 0);
-    lacks(&machine, "c0", &["c0"]);
+    wait_for_missing(&machine, "c0", &["c0"]);
     assert!(kill(pid(&machine, "c0")));
     reaches(&machine, 1, 0);
-    lacks(&machine, "c0", &[]);
+    wait_for_missing(&machine, "c0", &[]);
     machine.end();
 }
 
-/// The kernel removes it with the namespace.
+/// The kernel removes the interface together with its namespace.
 #[test]
 fn removal_with_another_namespace_is_noticed() {
     let Some(machine) = start(2) else { return };
@@ -110,7 +110,7 @@ fn removal_with_another_namespace_is_noticed() {
     let mut elsewhere = sleep.spawn().unwrap();
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let there = format!("/proc/{}/ns/net", elsewhere.id());
-    wait_until("it has no namespace", || {
+    wait_until("the process has no new namespace", || {
         fs::read_link(&there).unwrap() != own
     });
     let to = elsewhere.id().to_string();
@@ -118,20 +118,20 @@ fn removal_with_another_namespace_is_noticed() {
     assert!(run.status.success(), "{run:?}");
     elsewhere.kill().unwrap();
     elsewhere.wait().unwrap();
-    rests_until_restarted(&machine);
+    check_restart(&machine);
     machine.end();
 }
 
-/// Asserts that guest `c0`, whose interface was removed, is reported and uses no CPU, and that a
-/// restart creates the interface again.
-fn rests_until_restarted(machine: &Machine) {
-    is_told(machine, "c0", "c0");
-    becomes_idle(machine);
+/// Checks that guest `c0`, whose interface was removed, is reported and uses no CPU time, and that
+/// a restart recreates the interface.
+fn check_restart(machine: &Machine) {
+    check_reports(machine, "c0", "c0");
+    wait_until_idle(machine);
     machine.ask(&["restart", "c0"]);
     reaches(machine, 0, 1);
 }
 
-/// An attached guest stays as long as its namespace does.
+/// An attached guest stays as long as its namespace exists.
 #[test]
 fn an_attached_guest_without_its_interface_stays() {
     let Some(machine) = empty(&["ping", "ip"]) else {
@@ -142,37 +142,37 @@ fn an_attached_guest_without_its_interface_stays() {
     }
     reaches(&machine, 0, 1);
     remove(&machine, 0);
-    rests_until_restarted(&machine);
+    check_restart(&machine);
     machine.end();
 }
 
-/// Another interface has the name now, so the guest continues without it.
+/// Another interface now has the name, so the guest runs without an interface.
 #[test]
 fn an_interface_whose_name_is_taken_is_skipped() {
     let Some(machine) = start(2) else { return };
     remove(&machine, 0);
-    lacks(&machine, "c0", &["c0"]);
+    wait_for_missing(&machine, "c0", &["c0"]);
     let ip = |words: &[&str]| assert!(machine.run(0, "ip", words).status.success());
     ip(&["link", "add", "c0", "type", "veth", "peer", "name", "other"]);
     machine.ask(&["restart", "c0"]);
-    lacks(&machine, "c0", &["c0"]);
+    wait_for_missing(&machine, "c0", &["c0"]);
     let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
     assert!(log.contains("c0: runs without an interface: "), "{log}");
-    becomes_idle(&machine);
+    wait_until_idle(&machine);
     ip(&["link", "del", "c0"]);
     machine.ask(&["restart", "c0"]);
     reaches(&machine, 0, 1);
     machine.end();
 }
 
-/// The NIC's interface is removed; the same file creates it again.
-fn nic_is_made_again(machine: Machine, with: &str) {
+/// The NIC's interface is removed. A reload of the same file recreates it.
+fn check_nic_recreation(machine: Machine, with: &str) {
     reload(&machine, with);
     reaches(&machine, WIRE, 0);
     for _ in 0..2 {
         remove(&machine, WIRE);
-        is_told(&machine, "driver", NAMES[WIRE]);
-        becomes_idle(&machine);
+        check_reports(&machine, "driver", NAMES[WIRE]);
+        wait_until_idle(&machine);
         // Guests are not affected.
         reaches(&machine, 0, 1);
         let steps = reload(&machine, with);
@@ -180,16 +180,16 @@ fn nic_is_made_again(machine: Machine, with: &str) {
             steps,
             [format!("restart driver: {} was removed", NAMES[WIRE])]
         );
-        lacks(&machine, "driver", &[]);
+        wait_for_missing(&machine, "driver", &[]);
         reaches(&machine, WIRE, 0);
         reaches(&machine, WIRE, 1);
         fs::write(machine.folder.path().join("run/grantway.log"), "").unwrap();
     }
     remove(&machine, WIRE);
-    lacks(&machine, "driver", &[NAMES[WIRE]]);
-    // It is no longer in the file.
+    wait_for_missing(&machine, "driver", &[NAMES[WIRE]]);
+    // The NIC is no longer in the file.
     reload(&machine, &file_of(&machine, &GUESTS));
-    lacks(&machine, "driver", &[]);
+    wait_for_missing(&machine, "driver", &[]);
     loses_interface(&machine, WIRE);
     machine.end();
 }
@@ -198,14 +198,14 @@ fn nic_is_made_again(machine: Machine, with: &str) {
 fn a_removed_nic_interface_is_created_again() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
-    nic_is_made_again(machine, &with);
+    check_nic_recreation(machine, &with);
 }
 
 #[test]
 fn a_removed_nic_with_queues_is_created_again() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, QUEUES);
-    nic_is_made_again(machine, &with);
+    check_nic_recreation(machine, &with);
 }
 
 #[test]
@@ -213,5 +213,5 @@ fn a_removed_xdp_nic_is_created_again() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = on_af_xdp(&with_nic(&machine, ""));
-    nic_is_made_again(machine, &with);
+    check_nic_recreation(machine, &with);
 }

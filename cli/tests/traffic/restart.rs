@@ -1,5 +1,5 @@
-//! A driver domain that dies under real traffic is restarted: streams of unmodified programs stall,
-//! and continue.
+//! A driver domain that dies under real traffic is restarted. Streams of unmodified programs stall
+//! and then continue.
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::{descriptors, domain, kill, pid};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::time::Duration;
 use testing::wait_until;
 
-/// A driver that restarts quickly, however often it dies.
+/// Makes the driver restart quickly, however often it dies.
 const SHORT_PAUSE: &str = "restart_pause_ms = 20\n";
 
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
@@ -38,13 +38,13 @@ pub(crate) fn wait_for_another(machine: &Machine, before: &Value) -> Value {
 
 fn kill_driver(machine: &Machine) -> Value {
     let before = driver(machine);
-    // It may have just died by itself.
+    // The result is ignored, because the driver may have just died by itself.
     kill(before["pid"].as_u64().unwrap());
     wait_for_another(machine, &before)
 }
 
-/// With every kind of NIC and of grants: a file that is transferred meanwhile arrives complete, and
-/// then every path works.
+/// With every kind of NIC and every grant mechanism, a file that is transferred during the restart
+/// arrives complete. Then every path works.
 #[test]
 fn a_file_arrives_complete_despite_a_killed_driver() {
     for (switches, nic) in [
@@ -101,7 +101,7 @@ fn a_hundred_kills_in_a_row_under_load() {
         if round % 4 == 0 {
             // Kills the driver during the transfer.
             kill(old["pid"].as_u64().unwrap());
-            wait_until("no other process", || {
+            wait_until("no new process runs", || {
                 let now = driver(&machine);
                 now["id"] != old["id"] && now["pid"] != 0
             });
@@ -110,8 +110,10 @@ fn a_hundred_kills_in_a_row_under_load() {
     }
     drop(load);
     carry_files(&machine, 100_000);
-    // The connection of `status` is included both times.
-    wait_until("descriptors stay open", || descriptors(monitor) <= before);
+    // Both counts include the connection of `status`.
+    wait_until("descriptors are still open", || {
+        descriptors(monitor) <= before
+    });
     let restarts = driver(&machine)["restarts"].clone();
     assert!(restarts["count"].as_u64().unwrap() > 100, "{restarts}");
     machine.end();

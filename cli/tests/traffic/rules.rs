@@ -21,7 +21,7 @@ impl Server {
         Self(machine.places[1].0.enter(bind).unwrap())
     }
 
-    /// Connects from the first guest. Returns both ends, or `None` if nothing answers within a
+    /// Connects from the first guest. Returns both ends, or `None` without an answer within a
     /// second.
     fn connect(&self, machine: &Machine) -> Option<[TcpStream; 2]> {
         let to: SocketAddr = format!("{}:{PORT}", address(1)).parse().unwrap();
@@ -44,7 +44,7 @@ fn talks([a, b]: &mut [TcpStream; 2]) {
     a.read_exact(&mut [0; 1]).unwrap();
 }
 
-/// Gives the second guest other rules.
+/// Replaces the rules of the second guest.
 fn set(machine: &Machine, file: &str, rules: &str) -> Value {
     let path = machine.folder.path().join(file);
     fs::write(&path, rules).unwrap();
@@ -55,8 +55,8 @@ const OPEN: &str = "[[vif]]\nfirewall = \"stateful\"\ninbound = \"allow\"\n";
 const CLOSED: &str = r#"{"vif": [{"firewall": "stateful", "rule": [
     {"name": "ping", "action": "allow", "direction": "to-guest", "protocol": "icmp"}]}]}"#;
 
-/// Known streams continue, new ones are denied once the request is answered, and neither the death
-/// of the driver domain nor that of the manager brings the previous rules back.
+/// Known streams continue, and new ones are denied after the request is answered. The death of the
+/// driver domain or the manager does not restore the previous rules.
 #[test]
 fn rules_change_under_streams_and_survive_restarts() {
     let Some(machine) = empty(&["ping"]) else {
@@ -98,7 +98,7 @@ fn rules_change_under_streams_and_survive_restarts() {
     machine.end();
 }
 
-/// Rules that do not fit the machine leave the previous ones, also after restarts.
+/// Rules that the machine cannot apply leave the previous rules in force, also after restarts.
 #[test]
 fn rejected_rules_leave_the_previous_ones() {
     let machine = Machine::start(&["ping"], &NAMES, |_| {
@@ -148,7 +148,7 @@ fn guests_of_the_file_are_refused() {
         assert!(why.contains(expected), "{why}");
     }
     wait_until("no answer to a ping", || {
-        crate::attach::hears(&machine, 0, 1)
+        crate::attach::answers_ping(&machine, 0, 1)
     });
     machine.end();
 }

@@ -1,4 +1,4 @@
-//! Sandboxes of other programs, attached by their process.
+//! Sandboxes of other programs, which are attached by their process.
 
 use crate::attach::{attach, domains, empty};
 use crate::machine::Machine;
@@ -11,10 +11,10 @@ use std::thread;
 use testing::requirements::Root;
 use testing::{accept, child_of, end_of, require, wait_for, wait_until};
 
-/// A sandbox sends this to the first guest, and gets it back.
+/// The command of a sandbox, which sends its input to the first guest and receives it back.
 const SEND_COMMAND: &str = "busybox nc 10.0.0.1 7000";
 
-/// A running sandbox: its process, and the means to start its command.
+/// A running sandbox, whose command has not started yet.
 struct Sandbox {
     child: Child,
     go: ChildStdin,
@@ -28,7 +28,7 @@ impl Sandbox {
         Self { child, go }
     }
 
-    /// Attaches it, by PID or by path, and waits until it is reachable.
+    /// Attaches a sandbox, by PID or by path, and waits until it is reachable.
     fn attach(machine: &Machine, netns: &str) {
         machine.ask(&["attach", "box", "--netns", netns, "--ip", "10.0.0.9/24"]);
         wait_until("no answer to a ping", || {
@@ -37,8 +37,8 @@ impl Sandbox {
         });
     }
 
-    /// Starts its command, which sends a file to the first guest and gets it back. Then the sandbox
-    /// ends, and its guest with it.
+    /// Starts the sandbox's command, which sends a file to the first guest and receives it back.
+    /// Then the sandbox ends, and its guest is detached.
     fn talks(mut self, machine: &Machine, sent: &[u8]) {
         let bind = || TcpListener::bind(("10.0.0.1", 7000)).unwrap();
         let listener = machine.places[0].0.enter(bind).unwrap();
@@ -56,7 +56,7 @@ impl Sandbox {
         });
         assert!(got == sent, "{} bytes instead of {}", got.len(), sent.len());
         assert!(end_of(&mut self.child).success());
-        wait_until("its guest is still there", || {
+        wait_until("its guest still exists", || {
             domains(machine) == ["driver", "c0"]
         });
     }
@@ -77,7 +77,7 @@ fn file(folder: &Path) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// Its command starts after it is attached, and finds its network there.
+/// The sandbox's command starts after the sandbox is attached, and finds its network configured.
 #[test]
 fn bubblewrap_is_attached_before_its_command_starts() {
     require!(userns);
@@ -91,7 +91,7 @@ fn bubblewrap_is_attached_before_its_command_starts() {
         command.args(["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"]);
         command.args(["--proc", "/proc", "--dev", "/dev"]);
         command.args(["--ro-bind", &file.display().to_string(), "/dev/file"]);
-        // It waits for standard input, and prints its process id on standard error.
+        // bwrap waits for standard input, and prints its process id on standard error.
         command.args(["--block-fd", "0", "--info-fd", "2", "--", "sh", "-c"]);
         command.arg(format!("exec {SEND_COMMAND} </dev/file"));
         let mut sandbox = Sandbox::start(command.stderr(Stdio::piped()));
@@ -110,7 +110,7 @@ fn bubblewrap_is_attached_before_its_command_starts() {
     machine.end();
 }
 
-/// Attached by its first process, which `machinectl` calls the leader.
+/// The sandbox is attached by its first process, which `machinectl` calls the leader.
 #[test]
 fn nspawn_is_attached_by_pid_and_by_path() {
     require!(nspawn);

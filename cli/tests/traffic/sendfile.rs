@@ -1,4 +1,4 @@
-//! A file in a guest's frames is sent in place, over a real path: the guest grants its pages when
+//! A file in a guest's pages is sent in place over a real path. The guest grants the pages when
 //! frames refer to them, and the driver domain reads them in place.
 
 use crate::machine::Machine;
@@ -8,11 +8,11 @@ use std::io::Read;
 use std::net::TcpListener;
 use testing::{accept, wait_until};
 
-/// KB of the file: four times as many pages as may be granted at once.
+/// Size of the file, KB. It has four times as many pages as may be granted at the same time.
 const FILE_KB: usize = 8192;
 /// The number of passes over the whole file.
 const ROUNDS: usize = 2;
-/// Word n of the file is n times this number.
+/// The factor that determines the file's contents: word n is n times this number.
 const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn start(grants: &str) -> Option<Machine> {
@@ -53,12 +53,12 @@ fn check_passes(listener: &TcpListener, rounds: usize) {
     }
 }
 
-/// Returns the guest's counters of its file's pages, and the number of its frames that the monitor
-/// counts as granted, once they are stable.
+/// Returns the guest's counters of its file's pages, and the number of its pages that the monitor
+/// counts as granted, when both are stable.
 fn pages(machine: &Machine) -> (Value, u64) {
     let file = || machine.ask(&["stat", "g"])["g"]["vifs"]["0"]["file"].clone();
     let mut seen = (Value::Null, 0);
-    wait_until("pages come and go", || {
+    wait_until("the counters are not stable", || {
         let before = file();
         let audit = machine.ask(&["grants"]);
         assert_eq!(audit["leaked"], 0, "{audit}");
@@ -86,19 +86,19 @@ fn arrives_under(grants: &str) {
     let count = |name: &str| file[name].as_u64().unwrap();
     assert_eq!(granted - of_pool, count("granted"), "{file}");
     assert!(count("granted") <= 512, "{file}");
-    // A quarter of 2048 pages may be granted: the others were revoked.
+    // At most a quarter of the 2048 pages may be granted, so the others were revoked.
     assert!(count("granted_anew") >= 2048, "{file}");
     assert_eq!(count("revoked"), count("granted_anew") - count("granted"));
     assert_eq!((count("copied"), count("refused")), (0, 0), "{file}");
-    // The next driver domain has none of them, and gets them on demand.
+    // The next driver domain has no grants of these pages, and receives them on demand.
     let driver = pid(&machine, "driver");
     assert!(kill(driver));
-    wait_until("no driver comes", || {
+    wait_until("no new driver runs", || {
         let status = machine.ask(&["status"]);
         let mut domains = status["domains"].as_array().unwrap().iter();
         domains.any(|d| d["name"] == "driver" && d["alive"] == true && d["pid"] != driver)
     });
-    wait_until("the guest does not connect again", || {
+    wait_until("the guest does not reconnect", || {
         connected() && pages(&machine).0["granted"] == 0
     });
     let (file, granted) = pages(&machine);

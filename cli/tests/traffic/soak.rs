@@ -1,5 +1,5 @@
-//! Kills each part of a machine that may die alone at random moments under streams both ways and a
-//! probe, like `cargo xtask soak`, which runs for hours.
+//! Kills each process of a machine that may die alone, at random moments under streams in both
+//! directions and a probe. `cargo xtask soak` does the same for hours.
 
 use crate::machine::{Turn, grantway, in_folder, text};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ fn killed(victim: &str, kills: usize) {
             leaked.len() == 5 && leaked.values().all(|more| more == 0),
             "{record}"
         );
-        // There is no time limit, but the probe must have noticed the kill and continued.
+        // The outage has no limit here, but the probe must have detected the kill and continued.
         assert!(record["outage_ms"].as_f64().unwrap() > 0.0, "{record}");
         assert!(
             record["lost"].as_u64() < record["sent"].as_u64(),

@@ -1,4 +1,4 @@
-//! Guests of the file and attached ones are guarded alike, and the log and `grantway status` name
+//! Guests of the file and attached guests are guarded alike. The log and `grantway status` report
 //! dropped frames.
 
 use crate::forged::{BROADCAST_MAC, TIMES, hex, mac, send};
@@ -66,7 +66,8 @@ fn udp(own: &str, to: &str, source: &str, ports: &str) -> String {
     }
 }
 
-/// Sends every frame that a guest can never send from DB, and checks that it is dropped and named.
+/// Sends from DB every kind of frame that a guest must not send, and checks that it is dropped and
+/// reported.
 fn is_guarded(machine: &Machine) {
     let [own, wire] = [DB, WIRE].map(|place| mac(machine, place));
     let arp = |address: &str| {
@@ -79,7 +80,7 @@ fn is_guarded(machine: &Machine) {
         )
     };
     let frames = [
-        // As from a macvlan.
+        // This frame looks as if it were from a macvlan.
         format!("{BROADCAST_MAC}02000000070788b5{}", "00".repeat(46)),
         arp(GATEWAY),
         arp(IPV4[WEB]),
@@ -99,8 +100,8 @@ fn is_guarded(machine: &Machine) {
     wait_until("not every forged frame is dropped", || {
         let drops = drops();
         println!("{drops}");
-        let is_all = |(reason, kinds): (&str, u64)| drops[reason] == kinds * TIMES;
-        expected.into_iter().all(is_all)
+        let wait_until_released = |(reason, kinds): (&str, u64)| drops[reason] == kinds * TIMES;
+        expected.into_iter().all(wait_until_released)
     });
     let warnings = machine.ask(&["status"])["warnings"].clone();
     let lines: Vec<&str> = warnings
@@ -123,7 +124,7 @@ fn is_guarded(machine: &Machine) {
         let said = said.unwrap_or_else(|| panic!("{key}: {warnings}"));
         assert!(said.starts_with("vif.db-0: dropped"), "{said}");
         assert!(shown.contains(&format!("warning: {said}")), "{shown}");
-        wait_until("it is not in the log", || log().contains(said));
+        wait_until("the log does not report it", || log().contains(said));
         assert_eq!(log().matches(said).count(), 1, "{said}");
     }
     // Frames that the guard allows pass.
@@ -152,7 +153,7 @@ fn attached_guests_are_guarded_alike() {
     }
 }
 
-/// The kernel of a guest with another's IPv6 address sends neighbour solicitations from it.
+/// If a guest has another guest's IPv6 address, its kernel sends neighbour solicitations from it.
 #[test]
 fn a_duplicate_ipv6_address_is_named() {
     let Some(machine) = attached() else { return };
@@ -160,7 +161,7 @@ fn a_duplicate_ipv6_address_is_named() {
     let add = ["-6", "addr", "add", &address, "dev", NAMES[DB], "nodad"];
     let run = machine.run(DB, "ip", &add);
     assert!(run.status.success(), "{run:?}");
-    let warning = wait_for("the duplicate is not named", || {
+    let warning = wait_for("the duplicate is not reported", || {
         let args = ["-6", "-c", "1", "-W", "1", "-I", IPV6[WEB], IPV6[WIRE]];
         machine.run(DB, "ping", &args);
         let status = machine.ask(&["status"]);
@@ -177,7 +178,7 @@ fn a_duplicate_ipv6_address_is_named() {
     machine.end();
 }
 
-/// Keys of the interface, from a file of `attach`, allow frames that are dropped by default.
+/// Keys of the interface in a file for `attach` allow frames that are dropped by default.
 #[test]
 fn keys_allow_frames_dropped_by_default() {
     let Some(machine) = Machine::start(&["python3", "ip"], &NAMES, |namespaces| {
@@ -218,7 +219,7 @@ fn keys_allow_frames_dropped_by_default() {
     machine.end();
 }
 
-/// Addresses that no station can have are rejected with the reason, and leave nothing.
+/// Addresses that no station can use are rejected with the reason, and leave nothing.
 #[test]
 fn addresses_of_no_station_are_rejected() {
     let Some(machine) = attached() else { return };

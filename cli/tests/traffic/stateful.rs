@@ -1,4 +1,4 @@
-//! Guests with a stateful firewall, and the death of the driver domain that keeps their flows.
+//! Guests with a stateful firewall, and the death of the driver domain that tracks their flows.
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::{domain, kill};
@@ -19,7 +19,8 @@ fn start() -> Option<Machine> {
     })
 }
 
-/// Accepts a connection. Sends a line once the file `go` exists, before the client sends anything.
+/// A server that accepts a connection. It sends a line when the file `go` exists, before the client
+/// sends any data.
 const SERVER: &str = r#"
 import os, socket, sys, time
 s = socket.create_server((sys.argv[1], 7000))
@@ -39,7 +40,7 @@ s.settimeout(120)
 print(s.recv(100).decode())
 "#;
 
-/// Prints the outcome of a connection to a port, and of a datagram to a closed port.
+/// A program that prints the outcome of a connection to a port, and of a datagram to a closed port.
 const CONNECT_SCRIPT: &str = r#"
 import socket, sys
 def tcp(address):
@@ -61,7 +62,7 @@ def udp(address):
 print(*[f(address) for address in sys.argv[1:] for f in (tcp, udp)])
 "#;
 
-/// Sends SYNs from and to many ports, to fill the table.
+/// A program that sends SYNs from and to many ports, to fill the table.
 const FLOOD: &str = r#"
 import socket, struct, sys
 source, destination, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -86,7 +87,7 @@ impl IdleConnection {
         Self { server, client }
     }
 
-    /// Has the server send, and the client receive.
+    /// Makes the server send a line and the client receive it.
     fn end(self, machine: &Machine) {
         fs::write(machine.folder.path().join("go"), "").unwrap();
         assert_eq!(text(&self.client.output().stdout), "hello\n\n");
@@ -113,7 +114,7 @@ fn flows(machine: &Machine, of: &str) -> Vec<Value> {
 
 fn kill_driver(machine: &Machine, times: u64) {
     assert!(kill(domain(machine, "driver")["pid"].as_u64().unwrap()));
-    wait_until("it does not come back", || {
+    wait_until("the driver domain does not return", || {
         let now = domain(machine, "driver");
         now["restarts"]["count"] == times && !now["restarts"]["connected_ns"].is_null()
     });
@@ -128,7 +129,7 @@ fn a_guest_gets_replies_and_nothing_else() {
     for place in [WIRE, WEB] {
         machine.wait_for_listener(place, 7001);
     }
-    // The guest to the wire: TCP, and the ICMP error about its datagram.
+    // From the guest to the wire, TCP passes, and so does the ICMP error about a datagram.
     let known = "connected ConnectionRefusedError";
     let addresses = [IPV4[WIRE], IPV6[WIRE]];
     assert_eq!(tries(&machine, WEB, &addresses), format!("{known} {known}"));
@@ -137,7 +138,7 @@ fn a_guest_gets_replies_and_nothing_else() {
             assert!(pings(&machine, WEB, to, size), "{to} {size}");
         }
     }
-    // The wire to the guest, and another guest.
+    // From the wire or another guest to the guest, nothing passes.
     let unknown = "TimeoutError TimeoutError";
     for from in [WIRE, DB] {
         let answers = tries(&machine, from, &[IPV4[WEB], IPV6[WEB]]);
@@ -170,8 +171,8 @@ fn a_guest_gets_replies_and_nothing_else() {
     machine.end();
 }
 
-/// FW-10: connections need no new handshake: one that carries data, and an idle one where the other
-/// end sends first.
+/// FW-10: connections need no new handshake. One connection carries data, and another one is idle
+/// until the far end sends first.
 #[test]
 fn flows_outlive_the_driver_domain() {
     let Some(machine) = start() else { return };
@@ -196,7 +197,7 @@ fn flows_outlive_the_driver_domain() {
     machine.end();
 }
 
-/// FW-7, end to end: neither the flooder's own connection nor another guest's is lost.
+/// FW-7, end to end: neither the flooding guest's connection nor another guest's is lost.
 #[test]
 fn a_guest_that_floods_hurts_no_flow() {
     for victim in [WEB, DB] {

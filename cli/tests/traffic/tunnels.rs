@@ -1,5 +1,5 @@
-//! Tunnels between a guest's namespace and the wire's: the kernel leaves the inner checksum blank,
-//! at an offset that only the frame itself shows.
+//! Tunnels between a guest's namespace and the wire's. The kernel leaves the inner checksum blank,
+//! at an offset that only the frame determines.
 
 use crate::machine::Machine;
 use crate::programs::{IPV4, IPV6, NAMES, WEB, WIRE, config};
@@ -19,12 +19,12 @@ fn ip(machine: &Machine, place: usize, words: &str) {
     assert!(run.status.success(), "{words:?}: {run:?}");
 }
 
-/// Creates a tunnel between the wire and a guest over the addresses `outer`; returns the addresses
-/// inside.
+/// Creates a tunnel between the wire and a guest over the addresses `outer`. Returns the inner
+/// addresses.
 fn tunnel(machine: &Machine, outer: [&str; 3], checksum: &str) -> [[IpAddr; 2]; 2] {
     for (place, other) in [(WIRE, WEB), (WEB, WIRE)] {
         let (local, remote, dev) = (outer[place], outer[other], NAMES[place]);
-        // Datagrams without an outer checksum are dropped over IPv6 unless that check is disabled.
+        // Over IPv6, datagrams without an outer checksum are dropped unless that check is disabled.
         let mut add = format!(
             "link add vx type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev} "
         );
@@ -85,7 +85,7 @@ fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
         .unwrap();
     let other = inside(to).enter(|| UdpSocket::bind(at).unwrap()).unwrap();
     other.set_nonblocking(true).unwrap();
-    // An odd length, beyond the snapshot of a frame.
+    // The length is odd and exceeds the captured part of a frame.
     let datagram = [9; 1001];
     wait_until("no datagram arrives", || {
         socket.send_to(&datagram, at).unwrap();
@@ -95,7 +95,7 @@ fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
     });
 }
 
-/// Returns the counters of every layer, `outbox.bad_offload` among them.
+/// Returns the counters of bad offloads in every layer, including `outbox.bad_offload`.
 fn bad_offloads(stat: &Value) -> Vec<&Value> {
     match stat {
         Value::Object(all) => {
@@ -107,7 +107,7 @@ fn bad_offloads(stat: &Value) -> Vec<&Value> {
     }
 }
 
-/// Uses every path through a tunnel of every kind.
+/// Sends data on every path through every kind of tunnel.
 fn carries_tunnels(machine: &Machine) {
     for outer in [IPV4, IPV6] {
         for checksum in ["udpcsum", "noudpcsum"] {
@@ -128,7 +128,7 @@ fn carries_tunnels(machine: &Machine) {
     );
 }
 
-/// Starts the usual machine, with a wire of this kind and these keys.
+/// Starts the usual machine with this kind and these keys of the wire.
 fn start(wire: &str) -> Option<Machine> {
     require!(vxlan);
     let with_keys =

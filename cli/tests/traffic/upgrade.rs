@@ -1,4 +1,4 @@
-//! Installs other programs while a machine with attached guests carries streams.
+//! Upgrades the programs of a machine while its attached guests exchange streams.
 
 use crate::machine::{Turn, grantway, in_folder, text};
 use crate::processes::kill;
@@ -22,10 +22,10 @@ use testing::{
 const GUESTS: usize = 16;
 /// The program of a NIC's device.
 const DEVICE: &str = "device";
-/// A prime, so that lost or repeated chunks are detected.
+/// Length of the pattern: a prime, so that lost or repeated chunks are detected.
 const PATTERN: usize = 251;
 
-/// A machine whose programs are in a separate folder, and namespaces that are attached to it.
+/// A machine whose programs are in a separate folder, and the namespaces that are attached to it.
 struct Installed {
     folder: TempDir,
     namespaces: Vec<Namespace>,
@@ -58,7 +58,7 @@ impl Installed {
                     let status = serde_json::from_slice::<Value>(&status.stdout);
                     status.is_ok_and(|status| status["up_took_ns"].is_u64())
                 };
-                wait_until("the machine does not come up", is_up);
+                wait_until("the machine does not start", is_up);
             }
             false => drop(installed.done(&["up", "m.toml", "--detach"])),
         }
@@ -93,12 +93,12 @@ impl Installed {
         text(&run.stdout)
     }
 
-    /// Replaces a program's file, as a package manager does: the same bytes except for one at an
-    /// offset.
+    /// Replaces a program's file as a package manager does. The new file has the same bytes, except
+    /// for one byte if `change` gives an offset and a value.
     fn replace(&self, name: &str, change: Option<(u64, u8)>) {
         let place = self.folder.path().join(name);
         let new = place.with_extension("new");
-        // Another process writes it: see `place_program`.
+        // Another process writes the file: see `place_program`.
         let copied = Command::new("cp").arg(&place).arg(&new).status().unwrap();
         assert!(copied.success());
         if let Some((at, byte)) = change {
@@ -108,7 +108,7 @@ impl Installed {
         fs::rename(new, place).unwrap();
     }
 
-    /// Returns the machine's processes by name, and the file that each runs.
+    /// Returns the name, process id and executable file of each of the machine's processes.
     fn processes(&self) -> Vec<(String, u64, u64)> {
         let status: Value = serde_json::from_str(&self.done(&["status", "--json"])).unwrap();
         let core = status["pid"].as_u64().unwrap();
@@ -150,7 +150,7 @@ fn address(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n as u8 + 1)
 }
 
-/// Returns the offset of the version in a program's note: after the owner's name.
+/// Returns the offset of the version in a program's note, which follows the owner's name.
 fn version_in(program: &Path) -> u64 {
     let bytes = fs::read(program).unwrap();
     let head = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
@@ -158,12 +158,12 @@ fn version_in(program: &Path) -> u64 {
     (at.unwrap() + head.len()) as u64
 }
 
-/// Sends a pattern until it is stopped; returns the number of bytes.
+/// Sends a pattern until it is stopped. Returns the number of bytes.
 fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     let pattern: Vec<u8> = (0..64 * PATTERN).map(|n| (n % PATTERN) as u8).collect();
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
-        to.write_all(&pattern).expect("the stream lives");
+        to.write_all(&pattern).expect("the stream is open");
         sent += pattern.len() as u64;
         thread::sleep(Duration::from_millis(5));
     }
@@ -171,12 +171,12 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// Receives a pattern until its end; returns the number of bytes.
+/// Receives and checks a pattern until its end. Returns the number of bytes.
 fn take(mut from: TcpStream, received: &AtomicU64) -> u64 {
     let mut chunk = [0; 16_384];
     let mut got = 0;
     loop {
-        let bytes = from.read(&mut chunk).expect("the stream lives");
+        let bytes = from.read(&mut chunk).expect("the stream is open");
         if bytes == 0 {
             return got;
         }
@@ -188,8 +188,8 @@ fn take(mut from: TcpStream, received: &AtomicU64) -> u64 {
     }
 }
 
-/// Runs `body` with a stream to each guest from its neighbour; `body` gets the received bytes of
-/// each.
+/// Runs `body` during a stream to each guest from its neighbour. `body` gets the counters of
+/// received bytes.
 fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
     let received: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
@@ -226,7 +226,7 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
 fn all_continue(received: &[AtomicU64]) {
     let now = |received: &AtomicU64| received.load(Ordering::Relaxed);
     let before: Vec<u64> = received.iter().map(now).collect();
-    wait_until("a stream does not go on", || {
+    wait_until("a stream does not continue", || {
         let pairs = received.iter().zip(&before);
         pairs
             .into_iter()
@@ -254,14 +254,14 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
                 "grantway-manager" | "grantway-netd" | "driver" => name,
                 "device-wire" => DEVICE,
                 _ => {
-                    assert_eq!((old, file), (new, its), "{name} is what it was");
+                    assert_eq!((old, file), (new, its), "{name} must be unchanged");
                     continue;
                 }
             };
             assert_ne!(old, new, "{name}");
             assert_eq!(*its, installed.file_of(program), "{name}");
         }
-        // Programs of another version: no process is touched.
+        // With programs of another version, no process is touched.
         let core = installed.folder.path().join("grantwayd");
         installed.replace("grantwayd", Some((version_in(&core), 77)));
         let refused = installed.run(&["upgrade", "--all"]);
@@ -324,7 +324,7 @@ fn streams_of_attached_guests_outlive_another_core() {
             };
             assert_eq!(*file, installed.file_of(program), "{name}");
         }
-        // Repeats the upgrade, now with equal versions.
+        // The upgrade is repeated, now with equal versions.
         let said = installed.done(&["upgrade"]);
         assert!(said.contains("runs the installed programs"), "{said}");
         all_continue(received);
@@ -332,7 +332,8 @@ fn streams_of_attached_guests_outlive_another_core() {
     installed.done(&["down"]);
 }
 
-/// If no driver domain answers for too long, the next one has the rules from before the request.
+/// If no driver domain answers in time, the next driver domain has the rules from before the
+/// request.
 #[test]
 fn rules_without_a_driver_are_undone() {
     require!(machine);
@@ -366,7 +367,7 @@ fn rules_without_a_driver_are_undone() {
         Some(rules.keys().cloned().collect::<Vec<_>>())
     });
     assert_eq!(rules, ["old"]);
-    // The driver domain also gets the request that undoes the late one.
+    // The driver domain also receives the request that undoes the late request.
     wait_until("the guest is still being changed", || {
         let changed = installed.run(&["rules", "c1", "--file", "new.toml"]);
         changed.status.success()

@@ -1,5 +1,5 @@
-//! A wire with unsegmented packets of 64 KB, as behind a bridge or a router of this system, and
-//! guests behind this system's own addresses.
+//! A wire with unsegmented packets of 64 KB, as behind a bridge or router of this system, and
+//! guests that share this system's addresses.
 
 use crate::machine::Machine;
 use crate::programs::{FILE_BYTES, FOR_FILES, NAMES, WEB, WIRE, carry_files, config};
@@ -10,7 +10,7 @@ use std::fs;
 const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
                     direction = \"from-wire\"\ndestination_ports = 23\n";
 
-/// Starts the usual machine, with a wire of these keys.
+/// Starts the usual machine with these keys of the wire.
 fn start(keys: &str, rule: &str) -> Option<Machine> {
     let with_keys = |namespaces: &[String]| {
         let wire = format!("kind = \"tap\"\noffloads = \"tso\"\n{keys}");
@@ -20,7 +20,8 @@ fn start(keys: &str, rule: &str) -> Option<Machine> {
     Machine::start(FOR_FILES, &NAMES, with_keys)
 }
 
-/// The number of packets of the MTU in half of the paths' files, which use the wire.
+/// The number of MTU-sized packets that the files on half of the paths need. These paths use the
+/// wire.
 const BY_WIRE: u64 = (FILE_BYTES / 10) as u64 / 1448;
 
 #[test]
@@ -35,8 +36,8 @@ fn a_wire_carries_uncut_segments_in_both_directions() {
     machine.end();
 }
 
-/// Segments are received into as many of the guests' posted buffers as they need, even if rules
-/// delay headers.
+/// Segments are received into as many posted buffers of the guests as they need, even if headers
+/// are written last because of rules.
 #[test]
 fn segments_are_received_in_the_guests_pages() {
     for rule in ["", RULE] {
@@ -83,7 +84,7 @@ fn an_uplink_forwards_as_long_as_the_machine_is_up() {
         return;
     };
     assert_eq!(forwards(&machine.places[WIRE].0), "1");
-    // An address of the system that only its routes reach.
+    // This address of the system can be reached only by its routes.
     let add = ["address", "add", "192.0.2.1/32", "dev", "lo"];
     assert!(machine.run(WIRE, "ip", &add).status.success());
     let ping = ["-c", "1", "-w", "60", "192.0.2.1"];

@@ -1,5 +1,5 @@
-//! A driver domain of several workers: real programs through every queue, frames of a flow in
-//! order, broadcasts once, and a worker that dies affects only its own flows.
+//! A driver domain with several workers. Real programs use every queue, frames of a flow stay in
+//! order, broadcasts arrive once, and the death of a worker affects only its flows.
 
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
@@ -30,7 +30,7 @@ fn ports(machine: &Machine, number: usize) -> Value {
     machine.ask(&["stat", &name])[&name]["ports"].clone()
 }
 
-/// Returns the packets that each worker has carried towards the place `to`.
+/// Returns the number of packets that each worker has sent to the place `to`.
 fn carried_to(machine: &Machine, to: usize, workers: usize) -> Vec<u64> {
     let port = match to {
         WIRE => "nic.wire".to_owned(),
@@ -47,8 +47,8 @@ fn files_arrive_through_every_queue() {
             return;
         };
         carry_files(&machine, FILE_BYTES / 5);
-        // The kernel selects the queue of a connection: after some more of them each queue was
-        // used.
+        // The kernel selects the queue of a connection, so more connections are made until each
+        // queue was used.
         let end = Instant::now() + Duration::from_secs(300);
         let has_carried = |to| {
             let carried = carried_to(&machine, to, workers);
@@ -74,9 +74,9 @@ fn files_arrive_by_every_grant_mechanism() {
     }
 }
 
-/// Receives numbered datagrams until all have arrived and then none arrives for half a second;
-/// waits longer if some were lost. Prints for each flow how many arrived, how many of these after a
-/// higher number, and how many twice.
+/// A program that receives numbered datagrams. It ends when all have arrived and no more arrive for
+/// half a second, or later if some were lost. For each flow it prints the number of datagrams that
+/// arrived, that arrived after a higher number, and that arrived twice.
 const RECEIVER: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -99,7 +99,7 @@ except socket.timeout:
 print(json.dumps({"flows": [count for count, _ in flows.values()], "late": late}))
 "#;
 
-/// Sends numbered datagrams of several flows.
+/// A program that sends numbered datagrams of several flows.
 const SENDER: &str = r#"
 import socket, struct, sys, time
 to, flows, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -123,11 +123,11 @@ for _ in range(flows):
 for number in range(count):
     for flow, s in enumerate(made):
         s.send(struct.pack("!HI", flow, number))
-    # So slowly that queues hold what a domain without a CPU does not take for a while.
+    # So slowly that queues contain what a domain without a CPU does not take for a while.
     time.sleep(0.004)
 "#;
 
-/// Sends datagrams of `flows` flows; returns the results of the receivers in `takers`.
+/// Sends datagrams of `flows` flows. Returns the results of the receivers in `takers`.
 fn datagrams(
     machine: &Machine,
     (from, to): (usize, &str),
@@ -140,7 +140,7 @@ fn datagrams(
         let _ = std::fs::remove_file(&ready);
         let all = (flows * each).to_string();
         let taker = machine.spawn(place, "python3", &["-c", RECEIVER, name, &all]);
-        wait_until("nobody takes datagrams", || ready.exists());
+        wait_until("the receiver has not started", || ready.exists());
         taker
     };
     let running: Vec<_> = takers.iter().map(start).collect();
@@ -201,7 +201,7 @@ fn broadcasts_arrive_once_everywhere() {
     machine.end();
 }
 
-/// Echoes data on every connection.
+/// A program that echoes data on every connection.
 const ECHO: &str = r#"
 import socket, threading
 s = socket.create_server(("", 7000))
@@ -216,7 +216,8 @@ while True:
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 "#;
 
-/// Holds connections, and sends a given text on one of them; prints whether it returns in time.
+/// A program that holds connections and sends a given text on one of them. It prints whether the
+/// text returns in time.
 const CONNECTIONS_SCRIPT: &str = r#"
 import socket, sys
 to, flows = sys.argv[1], int(sys.argv[2])
@@ -265,7 +266,7 @@ fn a_dying_worker_stalls_only_its_own_flows() {
         writeln!(&talker, "{flow} {times} {seconds}").unwrap();
         answers.next().unwrap().unwrap() == "is back"
     };
-    // The worker of each flow, which carries its packets.
+    // For each flow, the worker that carries its packets.
     let whose: Vec<usize> = (0..FLOWS)
         .map(|flow| {
             let before = carried_to(&machine, WEB, WORKERS);
@@ -287,7 +288,7 @@ fn a_dying_worker_stalls_only_its_own_flows() {
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 0) {
         assert!(talk(flow, 50, 60), "flow {flow} of {whose:?}");
     }
-    // Another worker replaces it, and programs behind TAPs notice only a pause.
+    // Another worker replaces the killed one, and programs behind TAPs see only a pause.
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 1) {
         assert!(talk(flow, 50, 120), "flow {flow} of {whose:?}");
     }
@@ -296,9 +297,9 @@ fn a_dying_worker_stalls_only_its_own_flows() {
     machine.end();
 }
 
-/// Domains that share one CPU lose nothing that fits their rings.
+/// Domains that share one CPU lose no frame that fits in their rings.
 #[test]
-fn on_one_core_nothing_is_lost() {
+fn no_frame_is_lost_on_one_core() {
     const SOURCES: u8 = 6;
     const FRAMES: u64 = 5000;
     const WORKERS: usize = 2;
@@ -326,7 +327,7 @@ fn on_one_core_nothing_is_lost() {
         let of = |vif: &Value| count(&vif["endpoint"]["tx_packets"]);
         vifs.values().map(of).collect::<Vec<_>>()
     };
-    // Sources start when they are connected themselves.
+    // Sources start as soon as they are connected, so the sink may not be connected yet.
     let too_early = || {
         let of = |number| count(&ports(&machine, number)["vif.sink-0"]["not_connected"]);
         (0..WORKERS).map(of).sum::<u64>()

@@ -1,4 +1,4 @@
-//! A wire on AF_XDP, with the same programs and settings, and its leftovers after a death.
+//! A wire on AF_XDP, with the same programs and settings, and with kills that must leave nothing.
 
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
@@ -14,8 +14,8 @@ use testing::{require, skip, wait_until};
 
 const FILE_BYTES: usize = 5_000_000;
 
-/// Starts the usual machine, with its wire on AF_XDP; `switches` precedes the configuration, `nic`
-/// are keys of the wire.
+/// Starts the usual machine with its wire on AF_XDP. `switches` precedes the configuration, and
+/// `nic` holds keys of the wire.
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
     require!(af_xdp);
     Machine::start(needed, &NAMES, |namespaces| {
@@ -87,7 +87,7 @@ fn files_arrive_with_every_setting_over_af_xdp() {
 }
 
 /// Returns whether the wire's interface is in its namespace.
-fn wire_is_there(machine: &Machine) -> bool {
+fn wire_exists(machine: &Machine) -> bool {
     let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     machine.places[WIRE]
         .0
@@ -106,20 +106,20 @@ fn a_killed_driver_leaves_no_wire() {
     let args = ["-c", IPV4[WEB], "-t", "600", "-P", "4", "--bidir"];
     let client = machine.spawn(WIRE, "iperf3", &args);
     let packets = |machine: &Machine| wire(machine)["traffic"]["in_packets"].as_u64().unwrap();
-    wait_until("nothing is in flight", || packets(&machine) > 10_000);
+    wait_until("no frames are in flight", || packets(&machine) > 10_000);
     assert!(kill(pid(&machine, "driver")));
-    wait_until("the driver lives on", || {
+    wait_until("the driver still runs", || {
         let status = machine.ask(&["status"]);
         let mut domains = status["domains"].as_array().unwrap().iter();
         domains.any(|domain| domain["name"] == "driver" && domain["alive"] == false)
     });
-    // Its socket ends with it, and the wire with the socket.
-    wait_until("the wire outlives its driver", || !wire_is_there(&machine));
+    // The driver's socket is closed with it, and the wire with the socket.
+    wait_until("the wire outlives its driver", || !wire_exists(&machine));
     drop((client, server));
     machine.end();
 }
 
-/// XDP-10: the socket stays the same, so frames that arrive meanwhile are not lost.
+/// XDP-10: the socket stays the same, so frames that arrive in the meantime are not lost.
 #[test]
 fn the_next_driver_continues_with_the_socket() {
     let Some(machine) = start("[driver]\nrestart_pause_ms = 20", "", FOR_FILES) else {
@@ -134,7 +134,8 @@ fn the_next_driver_continues_with_the_socket() {
     let first = socket(&before);
     assert!(first.to_string_lossy().starts_with("socket:"), "{first:?}");
     for _ in 0..5 {
-        // Enough frames that the kernel reuses everything left in the rings; each entry is valid.
+        // The files need enough frames to make the kernel reuse all entries left in the rings. Each
+        // entry must be valid.
         carry_files(&machine, FILE_BYTES);
         assert!(kill(before["pid"].as_u64().unwrap()));
         before = wait_for_another(&machine, &before);
@@ -152,12 +153,12 @@ fn a_killed_monitor_leaves_no_wire() {
         return;
     };
     let status = machine.ask(&["status"]);
-    assert!(wire_is_there(&machine));
+    assert!(wire_exists(&machine));
     assert!(kill(status["pid"].as_u64().unwrap()));
-    wait_until("the wire outlives its monitor", || !wire_is_there(&machine));
+    wait_until("the wire outlives its monitor", || !wire_exists(&machine));
 }
 
-/// An existing interface: one end of a pair that another program has created.
+/// The wire is an existing interface: one end of a pair that another program has created.
 #[test]
 fn an_existing_interface_becomes_the_wire() {
     require!(af_xdp);

@@ -1,4 +1,4 @@
-//! Virtual machines of QEMU: migration, kills, new memory.
+//! Virtual machines of QEMU: migration, kills, added memory.
 
 use super::qemu::{MAC, Qemu, memory};
 use super::{FILES, HOST, VM, answers, exchanges_files, holders, is_whole};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::{child_of, require, wait_for, wait_until};
 
-/// The bridge of the network to which both machines are connected.
+/// The bridge to which both machines are connected.
 const LAN: &str = "lan";
 
 /// Returns the configuration of a machine with a wire at the bridge.
@@ -32,7 +32,7 @@ fn socket() -> PathBuf {
     tempfile::tempdir().unwrap().keep().join("vm.sock")
 }
 
-/// Returns a machine, the path of its network, and the socket of its virtual machine.
+/// Returns a machine, the path of its network namespace, and the socket of its virtual machine.
 fn start() -> Option<(Machine, String, PathBuf)> {
     require!(
         tool("qemu-system-x86_64"),
@@ -66,11 +66,11 @@ fn a_vm_moves_to_another_machine_under_streams() {
     };
     let socket_right = socket();
     let right = left.beside(&config(&netns, "right", &socket_right));
-    // One announcement at the start, and one after the move.
+    // tcpdump waits for one announcement at the start and one after the migration.
     let words = ["-c", "2", "-n", "-i", LAN, "ether proto 0x8035"];
     let mut announced = left.spawn(0, "tcpdump", &words);
     let mut from = boot(&left, "from", &socket_left, &[]);
-    from.is_up();
+    from.wait_until_up();
     wait_until("no answer to a ping", || answers(&left));
 
     let (streams, end) = streams(&left);
@@ -81,7 +81,7 @@ fn a_vm_moves_to_another_machine_under_streams() {
     to.monitor("info status");
     from.monitor("migrate_set_parameter max-bandwidth 1G");
     from.monitor(&format!("migrate -d {way}"));
-    wait_until("the virtual machine does not move", || {
+    wait_until("the virtual machine does not migrate", || {
         let state = from.monitor("info migrate");
         assert!(!state.contains("failed"), "{state}");
         state.contains("Migration status: completed")
@@ -98,7 +98,7 @@ fn a_vm_moves_to_another_machine_under_streams() {
     left.end();
 }
 
-/// Starts streams that end after a file appears; returns the file, too.
+/// Starts streams that end when a file appears. Also returns the path of the file.
 fn streams(machine: &Machine) -> (Running, PathBuf) {
     let end = machine.folder.path().join("end");
     let words = ["-c", FILES, VM, &end.display().to_string()];
@@ -113,7 +113,7 @@ fn streams_outlive_every_process_but_the_vms() {
         return;
     };
     let mut vm = boot(&machine, "vm", &socket, &[]);
-    vm.is_up();
+    vm.wait_until_up();
     wait_until("no answer to a ping", || answers(&machine));
     let (streams, end) = streams(&machine);
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
@@ -130,7 +130,7 @@ fn streams_outlive_every_process_but_the_vms() {
     fs::write(&end, "").unwrap();
     is_whole(&streams.output());
     drop(vm);
-    boot(&machine, "next", &socket, &[]).is_up();
+    boot(&machine, "next", &socket, &[]).wait_until_up();
     machine.end();
 }
 
@@ -140,7 +140,7 @@ fn a_vm_gets_more_memory_and_reboots() {
         return;
     };
     let mut vm = boot(&machine, "vm", &socket, &[]);
-    vm.is_up();
+    vm.wait_until_up();
     wait_until("no answer to a ping", || answers(&machine));
 
     let maps = format!("/proc/{}/maps", pid(&machine, "vm"));

@@ -1,10 +1,10 @@
-//! A virtual machine monitor without an emulator, whose guest answers pings.
+//! A mock virtual machine monitor, whose guest answers pings.
 
 use crate::machine::grantway;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A running monitor. Killed when it is dropped.
+/// A running monitor, which is killed when this value is dropped.
 pub(super) struct FrontEnd(Child);
 
 impl FrontEnd {

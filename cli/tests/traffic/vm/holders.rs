@@ -1,4 +1,4 @@
-//! Processes that have the memory of a virtual machine.
+//! Finds the processes that have access to the memory of a virtual machine.
 
 use crate::machine::Machine;
 use std::collections::BTreeSet;
@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Longest time for which a profiler reads a file.
+/// Maximum time that a profiler keeps a file open.
 const MOMENT: Duration = Duration::from_secs(10);
 
-/// A file: device and inode.
+/// A file, identified by device and inode.
 type File = (u64, u64);
 
 /// Returns the mapped files of a process whose paths begin with one of these prefixes.
@@ -37,9 +37,9 @@ fn open(pid: u64) -> BTreeSet<File> {
         .collect()
 }
 
-/// Returns the processes that keep the memory of the virtual machine of this monitor: besides the
-/// monitor and its group, only the shim and its agent may. A profiler of the host, such as that of
-/// a test that runs beside, opens every mapped file for a moment.
+/// Returns the processes that have the memory of this monitor's virtual machine open, except for
+/// the monitor, its group, the shim and its agent. Ignores short accesses, because a host profiler,
+/// such as that of a concurrent test, opens every mapped file for a moment.
 pub(super) fn holders(machine: &Machine, vmm: u64) -> Vec<String> {
     let until = Instant::now() + MOMENT;
     loop {
@@ -53,7 +53,7 @@ pub(super) fn holders(machine: &Machine, vmm: u64) -> Vec<String> {
 
 fn holders_now(machine: &Machine, vmm: u64) -> Vec<String> {
     let memory = mapped(vmm, &["/dev/shm/", "/memfd:vm", "/memfd:memory"]);
-    assert!(!memory.is_empty(), "where is its memory?");
+    assert!(!memory.is_empty(), "the monitor's memory is not found");
     let status = machine.ask(&["status"]);
     let domains = status["domains"].as_array().unwrap();
     let shim = domains.iter().find(|domain| domain["name"] == "vm");

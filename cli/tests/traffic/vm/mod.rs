@@ -1,4 +1,4 @@
-//! Virtual machines by vhost-user: their traffic, also when a process dies.
+//! Traffic of virtual machines over vhost-user, also when a process dies.
 
 mod emulated;
 mod front_end;
@@ -20,8 +20,8 @@ use uml::Uml;
 const HOST: &str = "10.7.0.1";
 const VM: &str = "10.7.0.2";
 
-/// Sends 32 MB to the virtual machine and compares its checksum; receives a text and compares it.
-/// Repeats that until a file exists, if one is named.
+/// A program that sends 32 MB to the virtual machine and compares the checksum, and receives and
+/// compares a text. If a file is named, the program repeats this until the file exists.
 const FILES: &str = r#"
 import hashlib, os, socket, sys
 def connect(port):
@@ -46,8 +46,8 @@ while True:
 print('whole')
 "#;
 
-/// Returns a machine with a wire that has an address, and the socket of its virtual machine. `more`
-/// are keys of the interface.
+/// Returns a machine whose wire has an address, and the socket of its virtual machine. `more` holds
+/// keys of the interface.
 fn start(mtu: u32, more: &str) -> Option<(Machine, PathBuf)> {
     let mut path = PathBuf::new();
     let machine = Machine::start(&["ping", "ip", "python3"], &["wire"], |paths| {
@@ -105,7 +105,7 @@ fn files_pass_complete_in_both_directions() {
         exchanges_files(&machine);
         drop(vm);
         machine.end();
-        assert!(!socket.exists(), "the socket stays");
+        assert!(!socket.exists(), "the socket still exists");
     }
 }
 
@@ -128,8 +128,10 @@ fn a_vm_outlives_driver_manager_and_netd() {
             wait_until("no answer to a ping", || answers(&machine));
         }
     }
-    wait_until("a domain is away", || domains(&machine) == ["driver", "vm"]);
-    assert_eq!(pid(&machine, "vm"), shim, "the shim stays");
+    wait_until("a domain is missing", || {
+        domains(&machine) == ["driver", "vm"]
+    });
+    assert_eq!(pid(&machine, "vm"), shim, "the shim was restarted");
     exchanges_files(&machine);
     machine.end();
 }
@@ -165,7 +167,7 @@ fn two_queue_pairs_carry_files() {
     machine.end();
 }
 
-/// A front end that connects again, as QEMU does.
+/// The front end reconnects, as QEMU does.
 #[test]
 fn ten_kills_of_each_part_are_survived() {
     require!(program("hostile-vm"));
@@ -192,8 +194,8 @@ fn ten_kills_of_each_part_are_survived() {
 #[test]
 fn an_idle_vm_costs_no_cpu() {
     const SECONDS: u64 = 2;
-    /// Ten times what was measured: 0.1 to 0.2 ms in two seconds.
-    const MOST_NS: u64 = SECONDS * 1_000_000;
+    /// Maximum CPU time: ten times the measured 0.1 to 0.2 ms in two seconds.
+    const CPU_MAX_NS: u64 = SECONDS * 1_000_000;
     require!(program("hostile-vm"));
     let Some((machine, socket)) = start(1500, "") else {
         return;
@@ -208,13 +210,13 @@ fn an_idle_vm_costs_no_cpu() {
         shim.flat_map(|shim| keys.map(|key| shim[key].as_u64().unwrap()))
             .sum::<u64>()
     };
-    // The wire's kernel announces itself for a few seconds.
+    // The test repeats this, because the wire's kernel announces itself for a few seconds.
     let mut least = u64::MAX;
     wait_until("an idle virtual machine costs CPU time", || {
         let before = cpu_ns();
         std::thread::sleep(Duration::from_secs(SECONDS));
         least = least.min(cpu_ns() - before);
-        least <= MOST_NS
+        least <= CPU_MAX_NS
     });
     println!("{least} ns in {SECONDS} s");
     machine.end();

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testing::{PATIENCE, Tied, kernel, wait_for, wait_until};
 
-/// The interface's MAC, also in the machine's configuration.
+/// The interface's MAC, which is also in the machine's configuration.
 pub(super) const MAC: &str = "02:00:00:00:05:01";
 /// Bytes of memory. QEMU 7.2 loses writes of its emulated processor during a migration if
 /// the size is a multiple of 256 KiB.
 const MEMORY: u64 = (256 << 20) + 8192;
 const PROMPT: &[u8] = b"(qemu) ";
 
-/// A running virtual machine. Killed when it is dropped.
+/// A running virtual machine, which is killed when this value is dropped.
 pub(super) struct Qemu {
     child: Child,
     _tied: Tied,
@@ -23,8 +23,8 @@ pub(super) struct Qemu {
 }
 
 impl Qemu {
-    /// Starts one whose interface, with this address, is behind `socket`; `folder` must be used by
-    /// it alone.
+    /// Starts a virtual machine whose interface has this address and is connected to `socket`. No
+    /// other program may use `folder`.
     pub(super) fn start(folder: PathBuf, socket: &Path, address: &str, more: &[&str]) -> Self {
         let kernel = kernel().unwrap();
         fs::create_dir_all(folder.join("root/bin")).unwrap();
@@ -56,7 +56,7 @@ impl Qemu {
             .arg("-chardev")
             .arg(format!("socket,id=c,path={},reconnect=1", socket.display()))
             .args(["-netdev", "vhost-user,id=n,chardev=c", "-device"])
-            // With MSI-X, QEMU 7.2 crashes at a restart of the back end.
+            // With MSI-X, QEMU 7.2 crashes when the back end restarts.
             .arg(format!(
                 "virtio-net-pci,netdev=n,mac={MAC},vectors=0,romfile="
             ))
@@ -77,12 +77,12 @@ impl Qemu {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Waits until its network is up.
-    pub(super) fn is_up(&mut self) {
+    /// Waits until the virtual machine's network is up.
+    pub(super) fn wait_until_up(&mut self) {
         self.wait_for_boots(1);
     }
 
-    /// Waits until its network is up for the `boots`th time.
+    /// Waits until the network is up for the `boots`th time.
     fn wait_for_boots(&mut self, boots: usize) {
         wait_until("the virtual machine does not boot", || {
             let ended = self.child.try_wait().unwrap();
@@ -91,12 +91,12 @@ impl Qemu {
         });
     }
 
-    /// Returns how often its network has come up.
+    /// Returns the number of times that the network has been configured.
     fn boots(&self) -> usize {
         self.log().matches("network up").count()
     }
 
-    /// Resets it, like the reset button, and waits until its network is up again.
+    /// Resets the virtual machine, like the reset button, and waits until its network is up again.
     pub(super) fn reset(&mut self) {
         let boots = self.boots();
         self.monitor("system_reset");
@@ -110,7 +110,7 @@ impl Qemu {
         stream
     }
 
-    /// Runs a command of QEMU's monitor; returns what it prints.
+    /// Runs a command of QEMU's monitor. Returns its output.
     pub(super) fn monitor(&self, command: &str) -> String {
         let mut stream = &self.connect("monitor");
         let until_prompt = |mut stream: &UnixStream| {
@@ -138,7 +138,7 @@ impl Drop for Qemu {
     }
 }
 
-/// Returns the description of memory that can be shared.
+/// Returns QEMU's description of memory that can be shared.
 pub(super) fn memory(id: &str, bytes: u64) -> String {
     format!("memory-backend-memfd,id={id},size={bytes},share=on")
 }

@@ -1,4 +1,4 @@
-//! User-Mode Linux as a virtual machine: a kernel that is a program.
+//! User-Mode Linux as a virtual machine. Its kernel is a program.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ const REGSET: &str = include_str!("../../../../lab/experiments/peers/uml-regset.
 const ROOT: &str = include_str!("../../../../lab/experiments/peers/uml-root.sh");
 const PAIRS: &str = include_str!("pairs.c");
 
-/// A running virtual machine, killed when this value is dropped.
+/// A running virtual machine, which is killed when this value is dropped.
 pub(super) struct Uml {
     folder: PathBuf,
     pid: u64,
@@ -26,8 +26,8 @@ pub(super) fn sh(folder: &Path, script: &str) {
 }
 
 impl Uml {
-    /// Boots a virtual machine whose interface is behind `socket`; `folder` must be used by it
-    /// alone.
+    /// Boots a virtual machine whose interface is connected to `socket`. No other program may use
+    /// `folder`.
     pub(super) fn boot(folder: PathBuf, socket: &Path, words: &[&str]) -> Self {
         fs::create_dir_all(folder.join("root/bin")).unwrap();
         let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
@@ -47,7 +47,8 @@ impl Uml {
             .env("LD_PRELOAD", folder.join("regset.so"))
             .env("TMPDIR", "/dev/shm")
             .current_dir(&folder)
-            // The helpers share its descriptors, and outlive it.
+            // The kernel's helpers share its descriptors and outlive it, so the whole process group
+            // is killed.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)
@@ -67,7 +68,7 @@ impl Uml {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Returns its kernel's process.
+    /// Returns the process id of the kernel.
     pub(super) fn pid(&self) -> u64 {
         self.pid
     }
