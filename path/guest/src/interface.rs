@@ -39,7 +39,7 @@ use vif::netif::BackRecord;
 
 /// One interface of the guest, or one of its queues.
 pub struct Interface {
-    /// The interface's number; with several queues, the numbers of interface and queue.
+    /// The interface's number, or with several queues the numbers of interface and queue.
     name: String,
     connection: FrontendConnection,
     memory: InterfaceMemory,
@@ -62,13 +62,13 @@ impl std::fmt::Debug for Interface {
 impl Interface {
     /// Advances the handshake as far as the other end allows.
     pub fn advance(&mut self) {
-        // Each pass makes one step, and there are fewer steps than passes.
+        // Each pass makes one step. The number of passes exceeds the number of steps.
         for _ in 0..8 {
             let before = self.connection.state;
             let Some(peer) = self.connection.peer() else {
                 return;
             };
-            // Also needed after a final close, to end grants to a backend that has exited.
+            // This is also needed after a final close, to end grants to a backend that has exited.
             let free = before == XenbusState::Closed && self.link.free_if_drained(&mut self.memory);
             match self.connection.next_step(&peer, free) {
                 HandshakeStep::Stay => {}
@@ -195,7 +195,8 @@ impl Interface {
         let Some(netfront) = self.link.netfront() else {
             return touched;
         };
-        // Publish even without a frame, because buffers of rejected packets are posted again.
+        // The ring is published even without a frame, because buffers of rejected packets are
+        // posted again.
         if !touched && !netfront.is_dirty() {
             return false;
         }
@@ -272,12 +273,12 @@ impl Interface {
     /// Returns the time at which the interface is due even without a doorbell.
     #[must_use]
     pub fn next_due(&self, now_ns: u64) -> Option<u64> {
-        // A notified device has a timer; its frames are no reason to wake.
+        // A notified device has a timer, so its frames need not wake the guest.
         let endpoint = match self.is_blocked() && !self.device.is_notified {
             true => None,
             false => self.device.endpoint.next_due(now_ns),
         };
-        // Packets that are held for merging.
+        // Packets that LRO holds are due, too.
         let held = self.to_guest.lro.next_due();
         endpoint.into_iter().chain(held).min()
     }

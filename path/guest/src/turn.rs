@@ -49,7 +49,7 @@ pub fn run<W: Wait>(started: Started<GuestConfig, W>) -> Result<Infallible, Star
 /// interfaces, by [`Interface::join`].
 ///
 /// # Errors
-/// As [`run`], or an error of `join`.
+/// The errors of [`run`] and of `join`.
 pub fn run_joined<W: Wait>(
     started: Started<GuestConfig, W>,
     join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,

@@ -12,11 +12,13 @@ use stack::FRAME_MAX;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// Byte with which frames are filled.
 const FILL_BYTE: u8 = 0x5a;
-/// Offset of a frame's number, and behind headers of UDP.
+/// Offset of a frame's number in a frame that is not IP.
 const NUMBER: usize = 16;
+/// Offset of a frame's number in a UDP packet.
 const NUMBER_IN_UDP: usize = 48;
-/// Stations of the flows: from the addresses for measurements of RFC 2544.
+/// Source address of the flows, from the range that RFC 2544 reserves for measurements.
 const FROM_IP: [u8; 4] = [198, 18, 0, 1];
+/// Destination address of the flows, from the same range.
 const TO_IP: [u8; 4] = [198, 18, 0, 2];
 /// Source port of the first flow; the others follow.
 const FIRST_PORT: u16 = 10_000;
@@ -27,8 +29,8 @@ const WINDOW_POLL_NS: u64 = 20_000;
 /// Maximum number of frames that a late source sends at once to keep its rate.
 const CATCH_UP: f64 = 256.0;
 
-/// An endpoint that generates frames of one size to one station, at a rate or as fast as they are
-/// taken.
+/// An endpoint that generates frames of one size to one station, at a rate or as fast as the caller
+/// takes them.
 ///
 /// It fills each buffer only at its first use. With `touch` it writes every byte of every frame, as
 /// a program would, and bytes 16 … 23 are the frame's number, little-endian (48 … 55 in UDP).
@@ -49,9 +51,9 @@ pub struct FrameSource {
     /// Address of each filled buffer.
     written: Vec<usize>,
     /// Maximum number of free buffers so far. It is reached when no frame is in flight.
-    most_free: usize,
+    free_max: usize,
     /// Maximum number of frames in flight so far, if the supply knows it.
-    most_under_way: usize,
+    in_flight_max: usize,
     blocked: bool,
     starved: bool,
     short: u64,
@@ -61,9 +63,9 @@ pub struct FrameSource {
 
 impl FrameSource {
     /// Creates a source with address `mac`. It sends frames of `size` bytes (at least 60, including
-    /// the Ethernet header) to the station `to`: `rate_pps` per second, or as fast as they are
-    /// taken; at most `window` in flight (0: one per buffer), if the supply knows the number;
-    /// `count` in total, or without limit.
+    /// the Ethernet header) to the station `to`, `rate_pps` frames per second, or as fast as the
+    /// caller takes them. At most `window` frames are in flight (0: one per buffer), if the supply
+    /// knows their number. Sends `count` frames in total, or without limit.
     #[must_use]
     pub fn new(
         mac: [u8; 6],
@@ -89,8 +91,8 @@ impl FrameSource {
             sent: 0,
             start_ns: None,
             written: Vec::new(),
-            most_free: 0,
-            most_under_way: 0,
+            free_max: 0,
+            in_flight_max: 0,
             blocked: false,
             starved: false,
             short: 0,
@@ -121,7 +123,7 @@ impl FrameSource {
         self
     }
 
-    /// Returns the flow hash of its frames, of the first one if they have several.
+    /// Returns the flow hash of the source's frames, or of its first flow if it has several.
     #[must_use]
     pub fn flow(&self) -> u32 {
         // The frame's number lies behind the fields that the flow hash covers.
@@ -144,11 +146,11 @@ impl FrameSource {
         }
         self.blocked = false;
         let free = buffers.free();
-        self.most_free = self.most_free.max(free.unwrap_or(0));
+        self.free_max = self.free_max.max(free.unwrap_or(0));
         if self.window != 0
             && let Some(free) = free
         {
-            let room = self.window.saturating_sub(self.most_free - free);
+            let room = self.window.saturating_sub(self.free_max - free);
             self.blocked = room < allowed;
             allowed = allowed.min(room);
         }
@@ -243,8 +245,8 @@ impl SmallFrames for FrameSource {
         }
         self.starved = made - first < allowed;
         if let Some(free) = buffers.free() {
-            let under_way = self.most_free.saturating_sub(free);
-            self.most_under_way = self.most_under_way.max(under_way);
+            let under_way = self.free_max.saturating_sub(free);
+            self.in_flight_max = self.in_flight_max.max(under_way);
         }
         made - first
     }
@@ -315,7 +317,7 @@ impl Nic for FrameSource {
         self.starved
     }
 
-    /// Forgets which buffers are filled: those of the next connection are not.
+    /// Forgets which buffers are filled, because the next connection has empty buffers.
     fn release(&mut self, _buffers: &mut dyn Buffers) {
         self.written.clear();
     }
@@ -327,7 +329,7 @@ impl Nic for FrameSource {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("source_frames", self.sent),
-            ("source_under_way_max", self.most_under_way as u64),
+            ("source_under_way_max", self.in_flight_max as u64),
             ("source_short_buffers", self.short),
         ]
     }

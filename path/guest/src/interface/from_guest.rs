@@ -28,8 +28,8 @@ impl TxBacklog {
         pass: &mut PassInput<'_>,
     ) -> PassOutcome {
         let mut outcome = PassOutcome::default();
-        // The endpoint reads into buffers that the driver domain has returned. Most polls find none
-        // and do not justify a time stamp.
+        // The endpoint reads into buffers that the driver domain has returned. Most polls find no
+        // returned buffers and do not justify a time stamp.
         let reaped = match netfront.has_room_to_reap() {
             true => pass.ledger.at(Hop::Netfront, || netfront.reap().err()),
             false => None,
@@ -71,8 +71,8 @@ impl TxBacklog {
         !self.small.is_empty() || self.frames.is_empty() && is_free()
     }
 
-    /// Moves frames on the fast path, and those behind them on the slow path if the first of them
-    /// needs it; returns the number that the endpoint produced.
+    /// Moves frames on the fast path. If the first remaining frame needs the slow path, moves the
+    /// remaining frames there. Returns the number of frames that the endpoint produced.
     fn send_fast(
         &mut self,
         netfront: &mut Netfront,

@@ -16,7 +16,8 @@ pub(super) struct RxPath {
     pub lro: LroStage,
     /// Frames from the ring that have not passed large receive offload.
     arrived: Vec<Frame>,
-    /// Frames for the endpoint. Those that wait for room in it stay here between two passes.
+    /// Frames for the endpoint. Frames that wait for room in the endpoint stay here between two
+    /// passes.
     received: Vec<Frame>,
     /// Frames that the endpoint has processed, while others wait.
     given: Vec<Frame>,
@@ -71,8 +72,8 @@ impl RxPath {
         }
         let taken = self.receive(netfront, pass, pass.budget - fast, &mut outcome);
         if taken > 0 {
-            // Post further buffers, so that the driver domain can continue while the endpoint has
-            // these frames.
+            // More buffers are posted, so that the driver domain can continue while the endpoint
+            // has these frames.
             memory.recycle_pages(netfront, pass.ledger, |netfront, granter| {
                 netfront.refill(granter);
                 netfront.publish();
@@ -126,7 +127,8 @@ impl RxPath {
         let taken = if lro.is_active() {
             let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
             outcome.moved |= !arrived.is_empty();
-            // This check does not count as a poll, because turns of this domain have many causes.
+            // This check does not count as a poll, because a turn of this domain may have other
+            // causes than packets.
             ledger.at(Hop::Lro, || {
                 lro.pass(pass.now_ns, false, arrived, received);
             });
