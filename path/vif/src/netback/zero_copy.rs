@@ -90,9 +90,9 @@ impl<G: GrantMechanism> Netback<G> {
             && !(self.period().is_some() && self.may_begin(next))
     }
 
-    /// Returns the next posted buffer for a device that may receive frames of `bytes` bytes: at
-    /// least `bytes` bytes of the buffer, or all of it if a frame needs several. Returns `None` if
-    /// the guest has posted no more buffers or the batch is full.
+    /// Returns the next posted buffer for a device that may receive frames of `bytes` bytes. The
+    /// returned part has at least `bytes` bytes, or is the whole buffer if a frame needs several
+    /// buffers. Returns `None` if the guest has posted no more buffers or the batch is full.
     pub fn post(&mut self, bytes: usize) -> Option<Buffer> {
         loop {
             if self.zero_copy.next == self.zero_copy.list.len() && !self.post_more(bytes) {
@@ -243,8 +243,8 @@ impl<G: GrantMechanism> Netback<G> {
             None => None,
         };
         put_merged_header(frame)?;
-        // The requests behind the first one belong to the frame: its further parts, and the one
-        // left out.
+        // The requests after the first one also belong to the frame. They hold its other parts, and
+        // include the skipped request.
         let mut places = self.zero_copy.list.iter_mut().skip(first.0 as usize);
         let mut whole = frame.len() as u32;
         let mut writer = RxResponseWriter::new(frame, &self.negotiated, extra, completions.len());

@@ -39,12 +39,14 @@ pub(super) enum PostState {
     Out,
     /// To be answered with an error, for this reason.
     Failed(VifDrop),
-    /// To be answered with an error: it holds a frame that is not for the guest.
+    /// The buffer holds a frame that is not for the guest, so the request is answered with an
+    /// error.
     Refused,
-    /// Left out, for the segment size of a merged frame that begins in the previous buffer.
+    /// The request is skipped. It will carry the segment size of a merged frame that begins in the
+    /// previous buffer.
     LeftOut,
-    /// Holds a part of a frame for the guest, or its segment size: the response, and in the first
-    /// part the length of the frame.
+    /// The request carries a part of a frame for the guest, or the frame's segment size. Holds the
+    /// response, and for the first part the length of the frame.
     Part {
         response: [u32; RX_RESPONSE],
         whole: u32,

@@ -2,9 +2,9 @@
 //! not all compete for two cache sets.
 //!
 //! The two pools may swap memory: a receive buffer that is posted gets the memory of the transmit
-//! buffer that returned last, which the driver domain has just read and will write. The memory that
-//! the guest has just read is the next that it writes and sends. If frames pass in one direction
-//! only, received memory rests in the transmit pool for as long as possible, and leaves the guest's
+//! buffer that returned last, which the driver domain has just read and will write. The guest next
+//! writes and sends the memory that it has just read. If frames pass in one direction only,
+//! received memory rests in the transmit pool for as long as possible, and leaves the guest's
 //! caches if the pool is larger than they are. Otherwise each side would write lines that are in
 //! the caches of the other side's core.
 
