@@ -6,7 +6,7 @@ use super::ports::PortSet;
 /// A forwarding decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Forward by this port.
+    /// Forward to this port.
     Unicast(usize),
     /// Forward by each of these ports, at least one.
     Many(PortSet),

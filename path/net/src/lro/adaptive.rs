@@ -109,7 +109,7 @@ impl History {
         };
         let gap = now_ns.saturating_sub(flow.last_ns);
         flow.last_ns = now_ns;
-        // The length of a pause does not matter, and misses record that it happened.
+        // Only the number of pauses matters, which `misses` counts, not their length.
         if gap == 0 || gap > bound_ns {
             return;
         }

@@ -1,4 +1,5 @@
-//! Recognizes pure acknowledgements. Receive aggregation first shows in their number on the wire.
+//! Recognizes pure acknowledgements. Their number on the wire is the first visible effect of
+//! receive aggregation.
 
 use super::constants::protocol;
 use super::headers::Packet;

@@ -1,11 +1,12 @@
 //! A bounded queue with active queue management: FQ-CoDel (RFC 8290) over packets of any kind, with
 //! fairness between senders.
 //!
-//! Senders share the queue by deficit round robin, and so do the flows of each sender, new ones
-//! first. A sender that begins many flows gains nothing. [`codel`] signals each flow whose queue
-//! stands, by an ECN mark if the packet is ECN-capable, otherwise by a drop. The queue has no clock
-//! and no memory limit: the caller passes the time in, limits what it pushes, and drops from the
-//! [longest flow](FairQueue::drop_from_longest) to make room.
+//! Senders share the queue by deficit round robin. The flows of each sender also share its turns by
+//! deficit round robin, and new flows precede others. A sender that begins many flows gains
+//! nothing. [`codel`] signals each flow whose queue stands, by an ECN mark if the packet is
+//! ECN-capable, otherwise by a drop. The queue has no clock and no memory limit: the caller passes
+//! the time in, limits what it pushes, and drops from the [longest
+//! flow](FairQueue::drop_from_longest) to make room.
 //!
 //! Every pushed packet leaves the queue once: by [`FairQueue::pop`], or through the `lost` callback
 //! with its [`Cause`].

@@ -250,7 +250,7 @@ fn the_two_zeros_of_a_checksum() {
     assert_eq!(geometry_of(wide(), &bytes), [102, 102]);
 }
 
-/// LR-14: packets other than TCP pass at once and end nothing.
+/// LR-14: packets other than TCP pass immediately and flush no aggregate.
 #[test]
 fn other_protocols_pass() {
     let packets = stream(false, 2, 100);
