@@ -1,5 +1,5 @@
-//! The rights of the process once it has its descriptors: the system calls of every confined
-//! program that serves clients, and those listed here. All others fail with EPERM.
+//! The system calls that the process may make after it has opened its descriptors: those of every
+//! confined program that serves clients, and those listed here. All others fail with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
 use confine::{COMMON, Call, CapabilitySet, Rights, SERVING, When, calls};

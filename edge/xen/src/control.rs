@@ -67,7 +67,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Serves requests for ever, in a new thread.
+    /// Serves requests forever, in a new thread.
     ///
     /// # Errors
     ///

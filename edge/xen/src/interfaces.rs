@@ -39,7 +39,7 @@ pub struct InterfaceId {
 pub enum InterfaceChange {
     /// A new interface to serve.
     Added(ConnId),
-    /// A removed one.
+    /// An interface was removed.
     Removed(ConnId),
 }
 
@@ -303,8 +303,9 @@ impl<C: StoreChannel> Interfaces<C> {
 
     /// Writes the reason why an interface is not served to the node that the toolstack displays.
     fn report(&mut self, backend: &str, why: &str) -> Result<(), StoreError> {
-        // Written only if it differs: writing the node causes an event, so an interface that is
-        // repeatedly rejected for the same reason would otherwise cause events for ever.
+        // The node is written only if its value changes, because each write causes an event.
+        // Otherwise an interface that is repeatedly rejected for the same reason would cause events
+        // forever.
         let mut node = |name| self.store.read(&format!("{backend}/{name}"));
         let said = (node("hotplug-status")?, node("hotplug-error")?);
         if (said.0.as_deref(), said.1.as_deref()) == (Some("error"), Some(why)) {

@@ -52,8 +52,8 @@ impl InterfaceSettings {
     }
 }
 
-/// Parses libxl's rate, bytes per number of microseconds. Returns `None` for an unlimited one, as
-/// xen-netback does.
+/// Parses libxl's rate, which consists of a number of bytes and an interval in microseconds.
+/// Returns `None` for an unlimited rate, as xen-netback does.
 fn rate(text: &str) -> Result<Option<f64>, SettingsError> {
     let bad = || SettingsError::Rate(text.to_owned());
     let (bytes, micros) = text.split_once(',').ok_or_else(bad)?;

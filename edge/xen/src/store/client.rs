@@ -242,7 +242,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// Any failure except that it does not exist.
+    /// The removal failed. A missing node is not an error.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
         match self.ask(MessageType::Remove, 0, &[PayloadPart::Name(path)]) {
             Err(error) if !error.is_gone() => Err(error),
@@ -250,8 +250,8 @@ impl<C: StoreChannel> Store<C> {
         }
     }
 
-    /// Watches a node and all nodes below it: from now on [`Store::event`] returns their changes,
-    /// and one event at once.
+    /// Watches a node and all nodes below it. From now on [`Store::event`] returns an event for
+    /// each change, and one event immediately.
     ///
     /// # Errors
     ///
