@@ -1,5 +1,5 @@
-//! An attachment of a container, for runtimes without CNI and netavark. It is made,
-//! undone and repaired as by CNI; the caller assigns the addresses.
+//! An attachment of a container, for runtimes without CNI and netavark. It is created, removed and
+//! repaired as by CNI, but the caller assigns the addresses.
 
 use crate::call::CniCall;
 use crate::commands::{add, del};
@@ -30,14 +30,14 @@ pub struct MachineInfo {
 ///
 /// # Errors
 ///
-/// It does not answer, or still starts.
+/// The machine does not answer, or is still starting.
 pub fn machine_info(conf: &Value) -> Result<MachineInfo, CniError> {
     let (network, _) = NetworkConfig::of(conf)?;
     let machine = MachineClient {
         socket: network.socket()?,
     };
     let status = machine.status();
-    let status = status.map_err(|error| machine.away(ErrorCode::Later, error))?;
+    let status = status.map_err(|error| machine.no_answer(ErrorCode::Later, error))?;
     let domains = status.domains.iter();
     let drivers = domains.filter(|domain| domain.program == Program::Driver);
     Ok(MachineInfo {

@@ -37,8 +37,8 @@ impl AttachmentKey<'_> {
     }
 }
 
-/// Returns the prefix that identifies the names of a network's guests: all of them have it, and no
-/// other guest's name does.
+/// Returns the prefix that identifies the guests of a network. The names of these guests begin with
+/// it, and no other name does.
 pub(crate) fn prefix(network: &str) -> String {
     let hash = fnv(network.as_bytes());
     format!("cni-{:08x}-", ((hash >> 96) ^ hash) as u32)

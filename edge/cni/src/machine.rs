@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 /// A machine that does not answer within this time counts as absent. If no machine is running,
 /// requests fail at once; a running machine may be attaching many guests.
-const READY: Duration = Duration::from_secs(5);
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline of an attachment: longer than the 20 s after which the machine itself gives up and
 /// detaches the guest.
-const ATTACH: Duration = Duration::from_secs(25);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(25);
 /// Deadline of a detachment: longer than the 20 s within which the machine answers.
-const DETACH: Duration = Duration::from_secs(22);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(22);
 
 /// Interval between checks for a guest that another request is detaching.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -32,12 +32,12 @@ impl MachineClient {
     /// Returns the names of the machine's guests, without waiting for a machine that is still
     /// starting.
     pub(crate) fn guests(&self) -> Result<Vec<String>, Error> {
-        self.guests_within(READY)
+        self.guests_within(READY_TIMEOUT)
     }
 
-    /// Returns its status, without waiting for a machine that still starts.
+    /// Returns the machine's status, without waiting for a machine that is still starting.
     pub(crate) fn status(&self) -> Result<Status, Error> {
-        self.status_within(READY)
+        self.status_within(READY_TIMEOUT)
     }
 
     fn status_within(&self, limit: Duration) -> Result<Status, Error> {
@@ -62,20 +62,20 @@ impl MachineClient {
 
     /// Attaches a guest; returns when it is connected.
     pub(crate) fn attach(&self, guest: Setting) -> Result<Attached, Error> {
-        self.ask(&Control::Attach { guest }, ATTACH)
+        self.ask(&Control::Attach { guest }, ATTACH_TIMEOUT)
     }
 
-    /// Detaches a guest; returns whether it existed. Afterwards nothing is left of it, except its
-    /// interface for a moment.
+    /// Detaches a guest; returns whether it existed. Afterwards only the guest's interface may
+    /// still exist for a moment.
     pub(crate) fn detach(&self, guest: &str) -> Result<bool, Error> {
-        self.detach_by(guest, Instant::now() + DETACH)
+        self.detach_by(guest, Instant::now() + DETACH_TIMEOUT)
     }
 
     /// Like [`MachineClient::detach`], with a deadline that may pass before the machine answers.
     pub(crate) fn detach_by(&self, guest: &str, end: Instant) -> Result<bool, Error> {
         let left = || end.saturating_duration_since(Instant::now());
         let has = || -> Result<bool, Error> {
-            let guests = self.guests_within(left().min(READY))?;
+            let guests = self.guests_within(left().min(READY_TIMEOUT))?;
             Ok(guests.iter().any(|name| name == guest))
         };
         if !has()? {
@@ -103,7 +103,7 @@ impl MachineClient {
 
     /// Returns the failure of a call if the machine does not answer: `code` is either "not ready"
     /// or "try again later".
-    pub(crate) fn away(&self, code: ErrorCode, error: Error) -> CniError {
+    pub(crate) fn no_answer(&self, code: ErrorCode, error: Error) -> CniError {
         let socket = self.socket.display();
         let msg =
             format!("no machine answers at {socket}: start one with `grantway up`, then try again");

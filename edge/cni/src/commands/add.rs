@@ -49,13 +49,17 @@ fn prepared(
     let requested = InterfaceRequest::of(request)?;
     let machine = request.machine()?;
     let guest = request.key().guest();
-    be_free(request, &machine, &guest)?;
+    check_free(request, &machine, &guest)?;
     Ok((requested, machine, guest))
 }
 
 /// Checks that the machine answers and that this attachment does not exist yet.
-fn be_free(request: &PluginRequest, machine: &MachineClient, guest: &str) -> Result<(), CniError> {
-    let away = |error| machine.away(ErrorCode::Later, error);
+fn check_free(
+    request: &PluginRequest,
+    machine: &MachineClient,
+    guest: &str,
+) -> Result<(), CniError> {
+    let away = |error| machine.no_answer(ErrorCode::Later, error);
     machine.guests().map_err(away)?;
     let pending = request.pending();
     pending.retry_all(machine);
@@ -103,7 +107,7 @@ fn attach(
                 request.pending().record(machine, guest)?;
             }
             pod::forget(request, guest)?;
-            Err(machine.away(ErrorCode::Later, error))
+            Err(machine.no_answer(ErrorCode::Later, error))
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn check(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
     let guest = request.key().guest();
     let there = machine.has(&guest);
-    if !there.map_err(|error| machine.away(ErrorCode::Later, error))? {
+    if !there.map_err(|error| machine.no_answer(ErrorCode::Later, error))? {
         let msg = format!("the machine has no guest {guest}");
         return Err(CniError::new(ErrorCode::Differs, msg));
     }

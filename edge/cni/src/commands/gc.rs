@@ -13,8 +13,8 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
 
-/// The runtime's list of valid attachments. If it is missing, nothing is removed; if it is empty,
-/// everything is.
+/// The runtime's list of valid attachments. If the list is missing, no attachment is removed. If it
+/// is empty, all attachments are removed.
 #[derive(Deserialize)]
 struct ValidAttachments {
     #[serde(rename = "cni.dev/valid-attachments")]
@@ -89,7 +89,7 @@ fn sweep(
         Ok(guests) => guests,
         // A machine that is not running has no guests.
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(machine.away(ErrorCode::Later, error)),
+        Err(error) => return Err(machine.no_answer(ErrorCode::Later, error)),
     };
     request.pending().retry_all(machine);
     let stale = guests

@@ -6,7 +6,7 @@ use crate::request::PluginRequest;
 pub(crate) fn status(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
     let there = machine.guests();
-    there.map_err(|error| machine.away(ErrorCode::NotReady, error))?;
+    there.map_err(|error| machine.no_answer(ErrorCode::NotReady, error))?;
     let ipam = request.ipam().map_err(|failure| CniError {
         code: ErrorCode::NotReady as u32,
         ..failure

@@ -1,7 +1,7 @@
 //! Plugin of netavark (API 1.0.0), for podman 5 and later, which does not support CNI. The call is
 //! in the arguments, its data on standard input. The plugin attaches containers as for CNI; podman
-//! assigns the addresses. CNI's `portmap` publishes ports: the plugin calls it as if it were
-//! chained after itself.
+//! assigns the addresses. CNI's `portmap` publishes ports. This plugin calls it as a runtime would
+//! call a plugin that is chained after this one.
 
 mod create;
 mod podman;

@@ -145,7 +145,7 @@ impl Subnet {
     fn prefix_of(&self, ip: IpAddr) -> Option<(u32, Option<IpAddr>)> {
         let (base, prefix) = self.subnet.split_once('/')?;
         let (base, prefix): (IpAddr, u32) = (base.parse().ok()?, prefix.parse().ok()?);
-        // Compare both families as the upper bits of 128.
+        // Both families are compared as the upper bits of a 128-bit number.
         let (base, ip, bits): (u128, u128, u32) = match (base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => (base.to_bits().into(), ip.to_bits().into(), 32),
             (IpAddr::V6(base), IpAddr::V6(ip)) => (base.to_bits(), ip.to_bits(), 128),

@@ -49,7 +49,8 @@ fn bits_become_megabits_and_bytes() {
         "egressRate": 1, "egressBurst": 1,
     });
     let expected = keys([Some(10.5), Some(100_001.0), Some(0.000_001), Some(1.0)]);
-    // From the runtime for one container, and from the network's configuration for all containers.
+    // The runtime sets limits for one container, and the network's configuration for all
+    // containers.
     assert_eq!(
         vif_keys(json!({ "runtimeConfig": { "bandwidth": all } })),
         expected
@@ -69,7 +70,7 @@ fn unset_or_zero_is_no_limit() {
         assert_eq!(vif_keys(runtime), keys([None; 4]), "{none}");
         assert_eq!(vif_keys(json!({ "bandwidth": none })), keys([None; 4]));
     }
-    // One direction only, with unset bursts as runtimes write them.
+    // Only one direction is limited, with unset bursts as runtimes write them.
     for burst in [json!(null), json!(0), json!(i32::MAX), json!(u32::MAX)] {
         let one = json!({ "ingressrate": 8, "ingressburst": burst });
         let found = vif_keys(json!({ "runtimeConfig": { "bandwidth": one } }));

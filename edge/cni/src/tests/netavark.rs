@@ -144,7 +144,7 @@ fn ports_are_passed_to_portmap() {
     call(&bench, &TEARDOWN, &input).unwrap();
     assert_eq!(recorded("DEL")["name"], "ports");
 
-    // On failure nothing is left: netavark calls no teardown.
+    // A failed setup must leave nothing, because netavark then calls no teardown.
     std::fs::write(bench.file("fails"), "").unwrap();
     let output = call(&bench, &SETUP, &input).unwrap_err();
     assert!(output.contains("portmap: no such chain"), "{output}");

@@ -13,8 +13,8 @@ use testing::require;
 const ASSIGNED: &str = "10.99.0.9/24 10.99.0.1";
 /// Ten times the specified duration of three calls to a machine that does not answer.
 const DEADLINE: Duration = Duration::from_secs(150);
-/// The same for a machine that is not running, with a margin for slow shells.
-const AT_ONCE: Duration = Duration::from_secs(60);
+/// Limit for three calls without a running machine, with a margin for slow shells.
+const NO_MACHINE_DEADLINE: Duration = Duration::from_secs(60);
 
 fn added(bench: &Bench, containers: &[&str]) {
     bench.gives(&[ASSIGNED], json!([]));
@@ -43,7 +43,7 @@ fn without_a_machine_add_fails_and_del_is_retried() {
         bench.of("DEL", "c1", &conf).done();
         assert_eq!(bench.ipam_calls(), ["DEL 1.0.0"]);
     }
-    assert!(began.elapsed() < AT_ONCE);
+    assert!(began.elapsed() < NO_MACHINE_DEADLINE);
     // The machine runs again and has the guest. The next call first detaches it.
     let machine = Fake::up(&bench.socket()).with(&guest).with("other");
     bench.of("ADD", "c1", &conf).done();
@@ -65,7 +65,7 @@ fn a_slow_detach_delays_no_other_container() {
     bench.of("ADD", "c2", &conf).done();
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
     assert_eq!(code, ErrorCode::Later as u64, "{why}");
-    assert!(began.elapsed() < AT_ONCE);
+    assert!(began.elapsed() < NO_MACHINE_DEADLINE);
     assert!(machine.guests().contains(&guest));
     drop(detaches);
     bench.of("ADD", "c1", &conf).done();
@@ -100,7 +100,7 @@ fn an_unrecorded_cleanup_fails_the_call() {
     assert_eq!(notes(&bench).len(), 1);
 }
 
-/// A separate small file system, which is unmounted when this is dropped.
+/// A separate small file system, which is unmounted when this value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {

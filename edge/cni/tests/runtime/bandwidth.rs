@@ -7,9 +7,10 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 use testing::flood;
 
-/// Bits per second to the container, and from it. Packets that wait for the first continue after
-/// the test.
+/// Limit to the container, bits per second. Queued packets to the container still arrive after the
+/// test.
 const INGRESS: u32 = 800_000;
+/// Limit from the container, bits per second.
 const EGRESS: u32 = 8_000_000;
 /// Bits of a burst.
 const BURST: u32 = 160_000;

@@ -195,7 +195,7 @@ fn refused(node: &mut Node, a: &Pod) {
     a.end(node);
     assert_eq!(node.leases(), 0);
     assert!(!node.undone().is_empty());
-    // Calls for the next machine perform the pending cleanups; then nothing is left.
+    // Calls for the next machine perform the pending cleanups, after which nothing remains.
     node.start_machine();
     let d = Pod::run(node, "d", None).unwrap();
     assert!(node.undone().is_empty());

@@ -26,13 +26,13 @@ fn after(conf: &Value, result: &Value) -> Value {
     conf
 }
 
-/// Returns the address of a container without its prefix length: the one of family number `n`.
+/// Returns the container's address of family number `n`, without its prefix length.
 fn address(result: &Value, n: usize) -> &str {
     let address = result["ips"][n]["address"].as_str().unwrap();
     address.split('/').next().unwrap()
 }
 
-/// Waits until the interface disappears, which it does a little after its guest.
+/// Waits until the interface disappears, shortly after its guest.
 fn loses_its_interface(namespace: &Namespace) {
     wait_until("the interface still exists", || {
         !has_interface(namespace, "eth0")
@@ -119,8 +119,8 @@ fn containers_communicate_and_leave_nothing() {
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
 }
 
-/// Without forwarding by the host, such containers reach the host only. With it, ICMP redirects do
-/// not make them bypass the host.
+/// Without forwarding by the host, such containers reach the host only. With forwarding, ICMP
+/// redirects do not make them bypass the host.
 #[test]
 fn routed_containers_reach_each_other_by_the_host() {
     let Some(machine) = Machine::up() else {
@@ -167,7 +167,7 @@ fn routed_containers_reach_each_other_by_the_host() {
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
 }
 
-/// A hanging machine answers no client. Pending DELs are carried out when it answers again.
+/// A hanging machine answers no client. Pending DELs are executed when the machine answers again.
 #[test]
 fn deletions_without_an_answer_are_retried() {
     let Some(mut machine) = Machine::up() else {

@@ -23,7 +23,7 @@ pub(crate) struct Machine {
 /// The plugin's answer.
 pub(crate) struct Answer {
     pub(crate) is_done: bool,
-    /// Null if there is none.
+    /// The answer, or null without one.
     pub(crate) said: Value,
 }
 
@@ -188,7 +188,7 @@ impl Answer {
         self.said
     }
 
-    /// Returns its code.
+    /// Returns the error code of a failed call.
     #[track_caller]
     pub(crate) fn failed(self) -> u64 {
         assert!(!self.is_done, "{}", self.said);
@@ -231,7 +231,7 @@ pub(crate) fn path(namespace: &Namespace) -> String {
     namespace.path().display().to_string()
 }
 
-/// Returns the names in a folder; none if it does not exist.
+/// Returns the names in a folder, or no names if it does not exist.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

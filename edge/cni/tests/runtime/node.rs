@@ -12,7 +12,7 @@ use testing::wait_until;
 
 /// Namespaces for a runtime: mounts, processes and links.
 pub(crate) struct Node {
-    /// The first process of the namespaces. Everything inside ends with it.
+    /// The first process of the namespaces. All processes inside exit with it.
     shell: Child,
     /// Its process id outside.
     pid: String,
