@@ -63,7 +63,7 @@ pub(crate) struct CreateNetwork {
 /// Addresses of a network.
 #[derive(Debug, Deserialize)]
 pub(crate) struct NetworkPool {
-    /// With a prefix length; Docker reserves it.
+    /// The gateway with a prefix length. Docker reserves this address.
     #[serde(rename = "Gateway", default)]
     pub(crate) gateway: String,
 }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a namespace is watched closely: Docker creates it within a fraction of a second.
-const WATCHED: Duration = Duration::from_secs(30);
+/// Time for which a namespace is checked frequently. Docker creates it within a fraction of a
+/// second.
+const WATCH_TIME: Duration = Duration::from_secs(30);
 /// Pause between two checks: the program of the container starts only some ten milliseconds after
 /// the interface was moved.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -33,7 +34,7 @@ impl RemoteDriver {
     /// reconciler retries.
     pub(crate) fn watch(self: &Arc<Self>, id: Id, slot: SharedEndpoint) {
         let driver = Arc::clone(self);
-        let end = Instant::now() + WATCHED;
+        let end = Instant::now() + WATCH_TIME;
         thread::spawn(move || {
             while Instant::now() < end {
                 let mut endpoint = locked(&slot);

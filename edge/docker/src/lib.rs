@@ -4,7 +4,7 @@
 //!
 //! The interface begins as a persistent TAP in Docker's namespace. Docker moves it into the
 //! container, renames it and assigns its addresses. Then the machine attaches a guest there, which
-//! takes the interface over: from then on the machine treats it like every other guest's.
+//! takes over the interface. From then on the machine treats the interface like any other guest's.
 
 mod api;
 mod attach;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The options of `docker network create -o`.
 const GENERIC: &str = "com.docker.network.generic";
-/// Whether the network leads nowhere else (`--internal`).
+/// Whether the network is isolated from other networks (`--internal`).
 const INTERNAL: &str = "com.docker.network.internal";
 /// Docker's own option for the MTU.
 const MTU: &str = "com.docker.network.driver.mtu";

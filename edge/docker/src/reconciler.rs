@@ -16,7 +16,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
 /// Rounds after which an endpoint without a namespace is removed.
 const ABSENT_MAX: u32 = 2;
-/// The same for one whose namespace Docker has not created yet.
+/// Rounds after which an endpoint is removed whose namespace Docker has not created yet.
 const AWAITED_MAX: u32 = 600;
 
 /// Observations of an endpoint in earlier rounds.
@@ -28,7 +28,7 @@ struct EndpointHistory {
     retry: Option<(Duration, Instant)>,
 }
 
-/// Repairs until the process ends.
+/// Repairs networks and endpoints until the process exits.
 pub fn reconcile(driver: &Arc<RemoteDriver>) {
     let mut history = BTreeMap::new();
     loop {

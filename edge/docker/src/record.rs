@@ -38,7 +38,7 @@ pub(crate) struct JoinedContainer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachedInterface {
     pub(crate) ifname: String,
-    /// The interface's number: a different number means that the machine has created it again.
+    /// The interface's index. A different index means that the machine has recreated the interface.
     pub(crate) index: u32,
     /// Whether the machine sets the default routes: Docker sets them only once.
     pub(crate) has_routes: bool,

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections at a time; further ones wait.
+/// Maximum number of concurrent connections. Further connections wait.
 const CONNECTIONS_MAX: usize = 64;
 /// Time for a request to arrive, and for an answer to be read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause while no connection can be accepted.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Serves until the process ends.
+/// Serves requests until the process exits.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn serve(listener: &UnixListener, driver: &Arc<RemoteDriver>) -> io::Result<
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
-            // Out of descriptors, for example: the next attempt would fail at once.
+            // The next attempt would fail immediately, for example without free descriptors.
             Err(_) => {
                 thread::sleep(PAUSE);
                 continue;
@@ -40,8 +40,8 @@ pub fn serve(listener: &UnixListener, driver: &Arc<RemoteDriver>) -> io::Result<
         };
         let (driver, place) = (Arc::clone(driver), Arc::clone(&places));
         let served = move || {
-            // A caller that has left needs no answer.
-            let _left = serve_one(stream, &driver);
+            // A caller that has disconnected needs no answer.
+            let _disconnected = serve_one(stream, &driver);
             drop(place);
         };
         // Without a thread, the connection is closed.

@@ -35,7 +35,7 @@ impl RecordStore {
     ///
     /// # Errors
     ///
-    /// It cannot be written; the earlier one of this id is unchanged.
+    /// The record cannot be written. An earlier record with this id is unchanged.
     pub(crate) fn put<T: Serialize>(&self, id: &Id, record: &T) -> io::Result<()> {
         let new = self.0.join(format!("{HIDDEN}{id}"));
         let write = || {
@@ -64,7 +64,7 @@ impl RecordStore {
         }
     }
 
-    /// Returns all records. A file that is no record stays, and is reported.
+    /// Returns all records. A file that is not a record is reported and kept.
     pub(crate) fn all<T: DeserializeOwned>(&self) -> Vec<(Id, T)> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,5 +1,5 @@
-//! The protocol, with a server and no machine: wrong requests, junk, half messages, silent clients,
-//! full disks.
+//! Tests of the protocol with a server but no machine: wrong requests, junk, incomplete messages,
+//! silent clients, full disks.
 
 use crate::http::HEAD_MAX;
 use crate::{Folders, RemoteDriver, serve};
@@ -128,7 +128,7 @@ fn records_survive_the_driver() {
     );
     bench.serve();
     bench.fails("Join", &join("b"), "no machine answers at");
-    // The address is assigned again: Docker has lost the first one.
+    // Docker has lost the first endpoint and assigns its address again.
     bench.done("CreateEndpoint", &endpoint("c", "10.88.7.2/24"));
     bench.fails("Join", &join("b"), "unknown to the driver");
     bench.done("DeleteNetwork", &json!({ "NetworkID": id("a") }));
