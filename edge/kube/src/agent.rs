@@ -29,7 +29,7 @@ pub struct AgentSettings {
     pub records: PathBuf,
 }
 
-/// Runs for ever. `report` gets messages for the user.
+/// Runs forever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -> ! {
     let mut agent = PolicyAgent::new(settings, ClusterView::follow(server, &Kind::ALL));
     loop {
@@ -49,7 +49,7 @@ struct PolicyAgent {
     is_due: bool,
     /// Warnings that were reported.
     warnings: BTreeSet<String>,
-    /// Whether all rules were set before.
+    /// Whether all rules were set at the last check.
     was_done: bool,
 }
 
@@ -94,7 +94,7 @@ impl PolicyAgent {
             }
             self.is_due = true;
         }
-        if self.machine.is_another() {
+        if self.machine.was_replaced() {
             for (_, state) in self.pods.values_mut() {
                 *state = GuestState::default();
             }
@@ -162,7 +162,7 @@ impl PolicyAgent {
                     rules.left_out
                 ));
             }
-            state.want(rules);
+            state.set_desired(rules);
         }
         let new = warnings.difference(&self.warnings).cloned();
         notes.extend(new);

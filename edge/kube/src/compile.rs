@@ -2,7 +2,7 @@
 //!
 //! A pod is isolated in a direction if a policy for that direction selects it. Then only traffic
 //! that one of these policies allows passes, and traffic with the pod's own node. A connection
-//! passes if the sender's egress and the receiver's ingress allow it: each end has its own rules.
+//! passes if the sender's egress rules and the receiver's ingress rules allow it.
 
 use crate::api::{Node, ObjectName, Pod, Protocol};
 use crate::object::{Kind, Object};

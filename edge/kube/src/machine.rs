@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Deadline of a request: longer than the 20 s within which the machine answers.
-const ANSWER: Duration = Duration::from_secs(25);
-/// Requests that are sent at the same time.
-const AT_ONCE: usize = 4;
-/// The pause after the first failure; it doubles with each further one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
+/// Maximum number of requests that are sent at the same time.
+const REQUESTS_MAX: usize = 4;
+/// The pause after the first failure. It doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -28,9 +28,9 @@ const ATTEMPTS: u32 = 6;
 /// The rules of a guest.
 #[derive(Debug, Default)]
 pub(crate) struct GuestState {
-    /// The desired rules; `None`: unknown, so the guest keeps its present rules.
-    wanted: Option<PodRules>,
-    /// Whether the guest has them.
+    /// The desired rules, or `None` if they are unknown. The guest then keeps its present rules.
+    desired: Option<PodRules>,
+    /// Whether the guest has the desired rules.
     is_set: bool,
     /// Consecutive failures, and the time of the next attempt.
     failures: u32,
@@ -39,10 +39,10 @@ pub(crate) struct GuestState {
 
 impl GuestState {
     /// Sets the desired rules.
-    pub(crate) fn want(&mut self, rules: PodRules) {
-        if self.wanted.as_ref() != Some(&rules) {
+    pub(crate) fn set_desired(&mut self, rules: PodRules) {
+        if self.desired.as_ref() != Some(&rules) {
             *self = Self {
-                wanted: Some(rules),
+                desired: Some(rules),
                 ..Self::default()
             };
         }
@@ -50,7 +50,7 @@ impl GuestState {
 
     /// Returns whether the guest has the desired rules.
     pub(crate) fn is_done(&self) -> bool {
-        self.is_set || self.wanted.is_none()
+        self.is_set || self.desired.is_none()
     }
 
     fn failed(&mut self) {
@@ -66,8 +66,8 @@ pub(crate) struct NodeMachine {
     socket: PathBuf,
     /// Identifies the socket.
     identity: Option<[i64; 4]>,
-    /// Whether its absence was reported.
-    is_away: bool,
+    /// Whether the absence of the machine was reported.
+    is_absent: bool,
 }
 
 impl NodeMachine {
@@ -75,12 +75,13 @@ impl NodeMachine {
         Self {
             socket,
             identity: None,
-            is_away: false,
+            is_absent: false,
         }
     }
 
-    /// Returns whether the socket was replaced: its machine may have other rules.
-    pub(crate) fn is_another(&mut self) -> bool {
+    /// Returns whether the socket was replaced since the last call. A new machine may have other
+    /// rules.
+    pub(crate) fn was_replaced(&mut self) -> bool {
         let Ok(now) = fs::metadata(&self.socket) else {
             return false;
         };
@@ -108,13 +109,15 @@ impl NodeMachine {
         if due.is_empty() {
             return 0;
         }
-        let threads = due.len().min(AT_ONCE);
+        let threads = due.len().min(REQUESTS_MAX);
         let queue = Mutex::new(due.into_iter());
         let next = || queue.lock().ok()?.next();
         let work = || {
             let mut done = Vec::new();
             while let Some((guest, state)) = next() {
-                let Some(rules) = &state.wanted else { continue };
+                let Some(rules) = &state.desired else {
+                    continue;
+                };
                 let answer = self.replace(guest, rules);
                 done.push((guest, state, answer));
             }
@@ -131,7 +134,7 @@ impl NodeMachine {
                 Ok(changed) => {
                     state.is_set = true;
                     set += 1;
-                    self.is_away = false;
+                    self.is_absent = false;
                     notes.extend(changed.warning);
                 }
                 Err(error @ Error::Refused(_)) => {
@@ -142,7 +145,7 @@ impl NodeMachine {
                 }
                 Err(error) => {
                     state.failed();
-                    if !std::mem::replace(&mut self.is_away, true) {
+                    if !std::mem::replace(&mut self.is_absent, true) {
                         notes.push(format!("{error}; trying again"));
                     }
                 }
@@ -156,6 +159,6 @@ impl NodeMachine {
             ("name".to_owned(), Setting::Text(guest.to_owned())),
             ("vif".to_owned(), Setting::List(vec![rules.section()])),
         ]));
-        ask(&self.socket, &Control::Rules { guest }, ANSWER)
+        ask(&self.socket, &Control::Rules { guest }, ANSWER_TIMEOUT)
     }
 }

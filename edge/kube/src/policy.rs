@@ -16,9 +16,10 @@ pub struct PodPolicy {
     /// Selects the pods of its namespace that it isolates. `None`, for an unknown selector,
     /// isolates all of them.
     pub selector: Option<LabelSelector>,
-    /// Allowed traffic to these pods. `None`: they are not isolated in this direction.
+    /// Allowed traffic to these pods. `None` means that the pods are not isolated in this
+    /// direction.
     pub ingress: Option<Vec<PolicyRule>>,
-    /// Allowed traffic from these pods. `None`: as for `ingress`.
+    /// Allowed traffic from these pods. `None` has the same meaning as for `ingress`.
     pub egress: Option<Vec<PolicyRule>>,
     /// Unknown parts, a sentence each.
     pub notes: Vec<String>,

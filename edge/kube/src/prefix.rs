@@ -101,7 +101,7 @@ impl AddressBlock {
         self.is_v6 == address.is_ipv6()
     }
 
-    /// Returns the two halves; `None` of a single address.
+    /// Returns the two halves, or `None` for a single address.
     fn halves(self) -> Option<[Self; 2]> {
         let size = self.rest().checked_add(1).map_or(1 << 127, |size| size / 2);
         let bits = self.bits + 1;
@@ -119,8 +119,8 @@ impl AddressBlock {
         Some(Self { bits, ..self }.rounded())
     }
 
-    /// Appends the prefixes of its addresses without those of `except` to `to`, up to `limit`
-    /// prefixes in `to`; returns whether all were appended.
+    /// Appends to `to` the prefixes of this block's addresses without those of `except`, until `to`
+    /// has `limit` prefixes. Returns whether all were appended.
     pub fn without(self, except: &[Self], limit: usize, to: &mut Vec<Self>) -> bool {
         if except.iter().any(|one| one.covers(self)) {
             return true;

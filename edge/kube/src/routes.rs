@@ -36,10 +36,10 @@ const SPECIAL: [&str; 7] = [
 
 /// Gateways, by subnet.
 type Routes = BTreeMap<AddressBlock, IpAddr>;
-/// Routes, with warnings; or the reason for which they must stay as they are.
+/// The desired routes with warnings, or the reason why the present routes must stay.
 type Plan = Result<(Routes, Vec<String>), String>;
 
-/// Runs for ever. `report` gets messages for the user.
+/// Runs forever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     let mut view = ClusterView::follow(server, &[Kind::Nodes]);
     let mut plan: Option<Plan> = None;
@@ -57,7 +57,7 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
                 let links = links.as_ref().map_err(Clone::clone)?;
                 Ok(links.iter().any(|link| link.covers(block)))
             };
-            let new = Some(wanted(&view.cluster.nodes, node, is_near));
+            let new = Some(desired_routes(&view.cluster.nodes, node, is_near));
             // Most changes of Nodes are heartbeats.
             if is_recent && new == plan {
                 continue;
@@ -89,8 +89,8 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
 ///
 /// # Errors
 ///
-/// The node is not known or has no address, or `is_near` fails: its routes must stay as they are.
-fn wanted(
+/// The node is unknown or has no address, or `is_near` fails. The present routes must then stay.
+fn desired_routes(
     nodes: &BTreeMap<String, Node>,
     own: &str,
     is_near: impl Fn(AddressBlock) -> Result<bool, String>,
@@ -157,7 +157,7 @@ fn inside(subnet: AddressBlock, nodes: &BTreeMap<String, Node>) -> Vec<(&str, Ip
 }
 
 /// Changes the kernel's routes to these. Returns a line for each change.
-fn apply(wanted: &Routes, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
+fn apply(desired_routes: &Routes, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
     let (mut changes, mut failed) = (Vec::new(), Vec::new());
     let mut change = |verb: &str, subnet: &AddressBlock, gateway: &IpAddr| {
         let (subnet, gateway) = (subnet.to_string(), gateway.to_string());
@@ -170,15 +170,16 @@ fn apply(wanted: &Routes, warnings: &mut Vec<String>) -> Result<Vec<String>, Str
     let found = existing()?;
     for (subnet, gateway) in found
         .iter()
-        .filter(|(subnet, _)| !wanted.contains_key(subnet))
+        .filter(|(subnet, _)| !desired_routes.contains_key(subnet))
     {
         change("del", subnet, gateway);
     }
-    for (subnet, gateway) in wanted {
+    for (subnet, gateway) in desired_routes {
         match found.get(subnet) {
             Some(before) if before == gateway => continue,
             Some(before) => change("del", subnet, before),
-            // The kernel would add a route beside one with another metric, and might prefer it.
+            // If a route with another metric exists, the kernel would add this route and might
+            // prefer it.
             None if is_routed(*subnet)? => {
                 warnings.push(format!(
                     "no route to {subnet}: another program has routed it"
@@ -220,12 +221,12 @@ fn existing() -> Result<Routes, String> {
     Ok(found)
 }
 
-/// Returns the networks of this host: those that it has a route to without a gateway.
+/// Returns the networks of this host, to which it has a route without a gateway.
 ///
 /// # Errors
 ///
-/// The networks are unknown: routes must stay as they are, because any address may be a
-/// neighbour's.
+/// The networks are unknown. The routes must then stay, because any address may belong to a
+/// neighbour.
 fn links() -> Result<Vec<AddressBlock>, String> {
     let of_family = |family| {
         shown(&[family, "-json", "route", "show"])
@@ -254,7 +255,7 @@ fn shown(words: &[&str]) -> Result<Vec<Value>, String> {
         .map_err(|error| format!("`ip route` prints no list of routes: {error}"))
 }
 
-/// Decodes a route; one that this program does not add has no gateway.
+/// Decodes a route. Returns `None` for a route without a gateway, which this program never adds.
 fn route(shown: &Value) -> Option<(AddressBlock, IpAddr)> {
     let gateway = shown.get("gateway")?.as_str()?.parse().ok()?;
     Some((destination(shown)?, gateway))
@@ -309,7 +310,7 @@ mod tests {
             ("c", node(&["192.0.2.3"], &["fd00:3::/64"])),
             ("d", node(&["192.0.2.4"], &["10.0.2.0/24"])),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (routes, warnings) = desired_routes(&nodes, "a", is_near).unwrap();
         let expected = [("10.0.2.0/24", "192.0.2.2"), ("fd00:2::/64", "fd00::2")];
         let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
         assert_eq!(routes, expected.into());
@@ -333,7 +334,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
             ("c", node(&["192.0.2.3", "fd00::3"], &of_c)),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (routes, warnings) = desired_routes(&nodes, "a", is_near).unwrap();
         assert_eq!(routes.len(), 1);
         let expected = [
             "no route to 10.0.2.128/25 of Node c: it overlaps 10.0.2.0/24 of another node",
@@ -354,7 +355,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &wrong)),
             ("c", node(&["192.0.2.3"], &[])),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (routes, warnings) = desired_routes(&nodes, "a", is_near).unwrap();
         assert_eq!(routes, Routes::new());
         let expected = [
             "no route to 0.0.0.0/0 of Node b: it overlaps this node's subnet 10.0.1.0/24",
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(warnings, expected);
     }
 
-    /// A node that lies about itself takes no other node's route away.
+    /// A node that reports false addresses removes no route of another node.
     #[test]
     fn a_claimed_address_withdraws_no_route() {
         let nodes = nodes([
@@ -373,7 +374,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
             ("c", node(&["192.0.2.3", "10.0.2.7"], &["10.0.3.0/24"])),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (routes, warnings) = desired_routes(&nodes, "a", is_near).unwrap();
         let expected = [("10.0.2.0/24", "192.0.2.2"), ("10.0.3.0/24", "192.0.2.3")];
         let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
         assert_eq!(routes, expected.into());
@@ -382,9 +383,9 @@ mod tests {
         assert_eq!(warnings, [expected]);
         // The networks of the host are read only for such addresses.
         let unknown = |_: AddressBlock| Err("unknown".to_owned());
-        assert_eq!(wanted(&nodes, "a", unknown).unwrap_err(), "unknown");
+        assert_eq!(desired_routes(&nodes, "a", unknown).unwrap_err(), "unknown");
         let honest = nodes.into_iter().filter(|(name, _)| name != "c").collect();
-        assert_eq!(wanted(&honest, "a", unknown).unwrap().0.len(), 1);
+        assert_eq!(desired_routes(&honest, "a", unknown).unwrap().0.len(), 1);
     }
 
     #[test]
@@ -402,7 +403,7 @@ mod tests {
             ),
             ("c", created(old, node(&["192.0.2.3"], &["10.1.0.0/25"]))),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (routes, warnings) = desired_routes(&nodes, "a", is_near).unwrap();
         let (to, by) = ("10.1.0.0/25".parse().unwrap(), "192.0.2.3".parse().unwrap());
         assert_eq!(routes, [(to, by)].into());
         let expected = [
@@ -419,7 +420,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
         ]);
         for own in ["a", "c"] {
-            let why = wanted(&nodes, own, is_near).unwrap_err();
+            let why = desired_routes(&nodes, own, is_near).unwrap_err();
             assert!(why.ends_with("routes stay as they are"), "{why}");
         }
     }

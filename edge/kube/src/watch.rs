@@ -29,14 +29,14 @@ const PAGE_LIMITS: Limits = Limits {
     whole: Duration::from_secs(120),
 };
 /// Time after which the server ends a watch.
-const WATCH: Duration = Duration::from_secs(300);
-/// The deadlines of a watch. The server sends a bookmark each minute. If none arrives in time, the
-/// program repeats the watch.
+const WATCH_TIME: Duration = Duration::from_secs(300);
+/// The deadlines of a watch. The server sends a bookmark each minute. If no bookmark arrives in
+/// time, the program repeats the watch.
 const WATCH_LIMITS: Limits = Limits {
     silence: Duration::from_secs(150),
-    whole: WATCH.saturating_add(Duration::from_secs(30)),
+    whole: WATCH_TIME.saturating_add(Duration::from_secs(30)),
 };
-/// The pause after the first failure; it doubles with each further one.
+/// The pause after the first failure. It doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(crate) struct NoReceiver;
 
 /// Why a list or a watch ended.
 enum WatchEnd {
-    /// The connection ended, or could not be made. The last version may still be known.
+    /// The connection ended, or could not be established. The last version may still be known.
     Connection(io::Error),
     /// The server no longer has the version.
     Expired,
@@ -216,7 +216,7 @@ impl Follower<'_> {
         let path = format!(
             "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
             self.kind.path(),
-            WATCH.as_secs(),
+            WATCH_TIME.as_secs(),
             escaped(version)
         );
         let (status, body) = self.server.get(&path, WATCH_LIMITS)?;
@@ -348,7 +348,8 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Returns the pause after a failure, with a random part: nodes must not reconnect all at once.
+/// Returns the pause after a failure, with a random part: nodes must not all reconnect at the same
+/// time.
 fn pause(failures: u32) -> Duration {
     let longest = PAUSE_MIN
         .saturating_mul(1 << failures.min(16))

@@ -69,7 +69,7 @@ fn keys_of<'a>(names: &[&'a str]) -> BTreeSet<&'a str> {
     names.iter().copied().collect()
 }
 
-/// Checks that a pod shares the node's network and these folders, and nothing else.
+/// Checks that a pod shares only the node's network and these folders.
 fn check_pod(spec: &Yaml, folders: &[&str]) {
     let has_folders = |key| (!folders.is_empty()).then_some(key);
     let mut of_pod = keys_of(&[
@@ -177,7 +177,7 @@ fn check_rights(file: &str, rights: &Rights) {
         "readOnlyRootFilesystem",
         "runAsUser",
     ];
-    // Without the key `privileged` a container is not.
+    // Without the key `privileged`, a container is not privileged.
     assert_eq!(keys(security), of_container.into());
     assert_eq!(security["allowPrivilegeEscalation"].as_bool(), Some(false));
     assert_eq!(security["readOnlyRootFilesystem"].as_bool(), Some(true));

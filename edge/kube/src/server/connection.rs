@@ -7,7 +7,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Limit of the time to connect to one address.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Silence after which the kernel probes the peer, and the interval of its probes. If the peer
 /// answers none of [`PROBES`], the connection ends.
 const KEEP_ALIVE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5)];
@@ -36,7 +36,7 @@ impl TimedSocket {
         let end = Instant::now() + limits.whole;
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT.min(limits.whole)) {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT.min(limits.whole)) {
                 Ok(socket) => {
                     socket.set_nodelay(true)?;
                     sockopt::set_socket_keepalive(&socket, true)?;

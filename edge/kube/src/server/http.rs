@@ -96,7 +96,7 @@ impl<R: Read> HttpBody<R> {
         }
         match httparse::parse_chunk_size(&line(&mut self.from)?) {
             Ok(Status::Complete((_, 0))) => {
-                // Trailers have no meaning here.
+                // Trailers are read and ignored.
                 head(&mut self.from)?;
                 Ok(BodyRest::Nothing)
             }

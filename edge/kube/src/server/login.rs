@@ -79,11 +79,11 @@ pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 /// How to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
-    /// Not at all.
+    /// The program does not log in.
     Anonymous,
-    /// By a bearer token.
+    /// The program logs in with a bearer token.
     Token(Material),
-    /// By a client certificate.
+    /// The program logs in with a client certificate.
     Certificate {
         /// The certificate and those that lead from it to the authority.
         chain: Material,

@@ -190,8 +190,9 @@ impl Api {
         of.filter(|request| request.starts_with(start)).count()
     }
 
-    /// Ends the server and starts another one, with the same objects, at the same address.
-    pub(crate) fn is_away(&self, meanwhile: impl FnOnce()) {
+    /// Stops the server during `meanwhile`, then restarts it with the same objects at the same
+    /// address.
+    pub(crate) fn while_stopped(&self, meanwhile: impl FnOnce()) {
         self.set_fault(Fault::Raw(Vec::new()));
         self.cut();
         meanwhile();

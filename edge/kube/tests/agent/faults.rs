@@ -1,4 +1,4 @@
-//! Servers that fail in the middle, or are no API servers.
+//! Servers that fail during an answer, or that are not API servers.
 
 use crate::api::{Api, Fault, NODES, PODS, POLICIES};
 use crate::node::{Node, pod, policy, write_token};
@@ -10,7 +10,7 @@ use serde_json::json;
 fn an_expired_version_causes_a_new_list() {
     let api = cluster(true);
     let node = ready(&api);
-    api.is_away(|| {
+    api.while_stopped(|| {
         api.remove(POLICIES, "shop/db");
         api.compact();
     });
@@ -35,7 +35,7 @@ fn a_gone_response_causes_a_new_list() {
     node.await_rules("g1", &json!([]));
 }
 
-/// An event that was cut is delivered by the next watch, without a new list.
+/// The next watch delivers an event that was truncated, without a new list.
 #[test]
 fn half_of_an_event_is_received_again() {
     let api = cluster(false);

@@ -100,7 +100,7 @@ fn unknown_pods_stay_closed() {
 fn rules_stay_while_the_agent_or_the_server_is_down() {
     let api = cluster(true);
     let mut node = ready(&api);
-    api.is_away(|| {
+    api.while_stopped(|| {
         node.await_message("trying again");
         assert_eq!(node.rules("g1"), isolated());
         node.kill_agent();

@@ -20,7 +20,7 @@ struct RealNode {
     node: Node,
     host: Namespace,
     up: Child,
-    /// Ends the machine if these tests are killed.
+    /// Kills the machine if these tests are killed.
     _tied: Tied,
 }
 
@@ -254,7 +254,7 @@ fn a_change_reaches_a_hundred_pods() {
         let counts = of_pods.map(|(_, port)| port["rules"].as_object().map_or(0, |r| r.len()));
         Some(counts.collect::<Vec<_>>())
     };
-    // Other rules for all pods: only the node.
+    // All pods get other rules, which allow only the node.
     for (change, expected) in [(json!([]), 2), (json!([{}]), 0)] {
         for n in 1..POLICIES_COUNT {
             let name = format!("shop/policy-{n}");
