@@ -81,7 +81,7 @@ pub fn bridge(bytes: &[u8]) {
         added.rules = rules_of(port);
         bridge.add(port, &added).expect("a port of its own");
     }
-    // Time stands still, so that each port may send `group_burst` group frames and no more.
+    // Time does not advance, so each port may send only `group_burst` group frames.
     let mut groups = [0; PORTS];
     while !input.is_empty() {
         let in_port = input.below(PORTS + 1);

@@ -17,14 +17,14 @@ const FRAMES: usize = 256;
 /// A file that arrives in parts, some of them delayed.
 struct Parts<'a> {
     file: &'a [u8],
-    /// Bytes of the next parts; 0: not available yet.
+    /// Lengths of the next parts; 0 means that no bytes are available yet.
     parts: &'a [u8],
 }
 
 impl Read for Parts<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let most = match self.parts.split_first() {
-            // The end of the file is available at once.
+            // The end of the file is available immediately.
             _ if self.file.is_empty() => return Ok(0),
             Some((part, rest)) => {
                 self.parts = rest;
@@ -82,8 +82,8 @@ fn frames(mut reader: FrameReader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError
     (frames, None)
 }
 
-/// Reads a file as a whole and in parts, which must agree; plays it, and records it into a file
-/// with a limit, which then has complete frames within that limit.
+/// Reads a file as a whole and in parts, with results that must agree. Then plays the file and
+/// records it into a file with a limit, which must then have complete frames within that limit.
 pub fn captures(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let limit = 24 + u64::from(input.u16()) * 4;
@@ -91,7 +91,7 @@ pub fn captures(bytes: &[u8]) {
     let parts = input.bytes(count);
     let file = file(&mut input);
     let whole = FrameReader::new(&file[..]).map(frames);
-    // The header is available at once: it is read before a domain is ready.
+    // The header is available immediately, because it is read before a domain is ready.
     let (head, rest) = file.split_at(file.len().min(24));
     let in_parts = head.chain(Parts { file: rest, parts });
     let in_parts = FrameReader::new(in_parts).map(frames);
@@ -110,7 +110,7 @@ pub fn captures(bytes: &[u8]) {
     );
 }
 
-/// Returns the frames that a player yields. Also records them: as many complete ones as the limit
+/// Returns the frames that a player yields. Also records as many complete frames as the limit
 /// allows.
 fn play(file: &[u8], limit: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
     let out = Written::default();

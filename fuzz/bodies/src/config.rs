@@ -26,8 +26,8 @@ const VALUES: [&str; 16] = [
     "{}",
 ];
 
-/// Reads a configuration. A rejection has lines of the file; an accepted one becomes a machine that
-/// is unchanged after a round trip to the monitor and the domains, or is rejected.
+/// Reads a configuration. A rejection names lines of the file. An accepted file yields a machine
+/// that is rejected, or that is unchanged after a round trip to the monitor and the domains.
 pub fn config(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let text = match input.below(4) {

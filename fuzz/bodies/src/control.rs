@@ -20,7 +20,7 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// Reads a line; an accepted one is written and read again unchanged.
+/// Reads a line. Checks that an accepted line is unchanged after a round trip.
 pub(crate) fn round_trips<T: Serialize + DeserializeOwned + PartialEq + Debug>(line: &[u8]) {
     let Ok(taken) = serde_json::from_slice::<T>(line) else {
         return;

@@ -9,7 +9,7 @@ use net::packet::{flags, protocol};
 use shmem::{Area, Span};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Entries: few, so that flows displace each other.
+/// Number of entries. It is small, so that flows displace each other.
 const ENTRIES: usize = 16;
 const IDENTITY: u64 = 7;
 const KEYS: [u64; 2] = [3, 5];

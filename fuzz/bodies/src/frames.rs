@@ -32,7 +32,7 @@ pub fn frames(bytes: &[u8]) {
     let _ = Packet::parse(header).map(|packet| packet.transport(header));
     payload.write(header).expect("own memory");
 
-    // The same bytes as one piece or as many, up to 64 KB.
+    // The payload of up to 64 KB is passed as one piece or many pieces.
     let len = if long {
         usize::from(parts).max(header.len())
     } else {

@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Resets them to the start of a run.
+    /// Resets the regions to their initial contents.
     fn reset(&self) {
         for memory in [&self.caller, &self.granter, &self.bystander] {
             memory.info.span().fill(0).expect("own memory");
@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// The wire forms of every hypercall, and the monitor's answers to any call page.
+/// Tests the wire form of every hypercall, and the monitor's answers to any call page.
 pub fn hypercalls(bytes: &[u8]) {
     thread_local!(static WORLD: World = World::new());
     let mut input = Input::new(bytes);
@@ -179,7 +179,7 @@ fn secrets_are_kept(world: &World) {
     );
 }
 
-/// Clears the in-use flags of every grant: the granter can revoke its pages.
+/// Checks that no grant of the granter is marked as in use, so that it can revoke its pages.
 fn nothing_in_use(world: &World) {
     for index in 0..ENTRIES {
         let entry = world

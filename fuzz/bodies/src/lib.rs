@@ -95,7 +95,7 @@ pub const BODIES: [(&str, Body); 20] = [
     ("vhost", vhost),
 ];
 
-/// A virtual machine's monitor and its driver; the first byte chooses.
+/// Tests the back end with a hostile monitor or a hostile driver. The first byte selects which.
 pub fn vhost(bytes: &[u8]) {
     match bytes.split_first() {
         Some((choice, rest)) if choice % 2 == 0 => vhost_edge::testing::hostile::messages(rest),
@@ -104,7 +104,7 @@ pub fn vhost(bytes: &[u8]) {
     }
 }
 
-/// The wire format and both ends of a virtual interface; the first byte chooses.
+/// Tests the wire format or one end of a virtual interface. The first byte selects which.
 pub fn netif(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else {
         return;

@@ -9,7 +9,7 @@ use vif::ring::{Back, Format, Front, GrantedRingPages, RingIndex, RingMemory};
 
 const WORDS: usize = 2;
 
-/// The ring's indices, slots and notifications.
+/// Tests the ring's indices, slots and notifications.
 pub fn ring(bytes: &[u8]) {
     thread_local!(static PAGES: Area = Area::anonymous(3 * PAGE).expect("memory"));
     let memory = PAGES.with(|area| area.span());
@@ -149,7 +149,8 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
     }
 }
 
-/// Both ends keep the protocol: every entry arrives once, in order, and an armed end is notified.
+/// Runs two honest ends. Checks that every entry arrives once and in order, and that an armed end
+/// is notified.
 fn honest(input: &mut Input<'_>, pages: &Shared) {
     let mut front = Front::<_, WORDS, WORDS>::new(pages.ring);
     let mut back = Back::<_, WORDS, WORDS>::new(pages.ring);

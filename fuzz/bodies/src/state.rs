@@ -23,7 +23,8 @@ const PARTS: [&str; 14] = [
     "\0",
 ];
 
-/// Reads a state file. An accepted one is unchanged after a round trip, and each guest has a name.
+/// Reads a state file. An accepted file is unchanged after a round trip, and each of its guests has
+/// a name.
 pub fn state(bytes: &[u8]) {
     returns(&String::from_utf8_lossy(bytes));
     let mut input = Input::new(bytes);

@@ -81,9 +81,9 @@ impl StoreChannel for Daemon<'_> {
     }
 }
 
-/// Requests of every kind to a xenstore that answers anything, then the nodes of an interface with
-/// any values, then a control ring with any contents. Nothing panics, waits, or leads a frame to a
-/// queue that does not exist.
+/// Sends requests of every kind to a xenstore with arbitrary answers. Then reads an interface's
+/// nodes with arbitrary values, and a control ring with arbitrary contents. Checks that no call
+/// panics or blocks, and that no frame is steered to a missing queue.
 pub fn xenstore(bytes: &[u8]) {
     let mut choices = Input::new(bytes);
     let mut store = Store::new(Daemon {
@@ -91,7 +91,7 @@ pub fn xenstore(bytes: &[u8]) {
         out: VecDeque::new(),
     });
     for _ in 0..choices.below(12) {
-        // A hostile daemon causes errors; each is limited to this request.
+        // A hostile daemon may cause an error, which must affect only this request.
         match choices.below(6) {
             0 => drop(store.read("a")),
             1 => drop(store.list("a")),
@@ -149,7 +149,7 @@ impl ReadGranted for Granted<'_> {
 }
 
 fn control_ring(input: &mut Input<'_>) {
-    // An area is never unmapped: one for all inputs of a thread.
+    // An area is never unmapped, so all inputs of a thread share one.
     thread_local!(static MEMORY: Area = Area::anonymous(3 * PAGE).expect("memory"));
     let memory = MEMORY.with(|area| area.span());
     memory.fill(0).expect("mapped");

@@ -1,7 +1,7 @@
-//! `smoke SECONDS [BODY…]`: runs each body (none named: all) for this many seconds on mutated
-//! inputs from the corpus, and on random ones; as many bodies at a time as there are CPUs. Needs no
-//! other compiler or tool, but lacks the guidance of libFuzzer, which searches for inputs that
-//! reach new code.
+//! `smoke SECONDS [BODY…]`: runs each named body, or all, for this many seconds on mutated inputs
+//! from the corpus and on random inputs. Runs one body per CPU at the same time. It needs no other
+//! compiler or tool, but lacks the guidance of libFuzzer, which searches for inputs that reach new
+//! code.
 //!
 //! An input on which a body panics or hangs is written to `regressions/`, which the tests use from
 //! then on.
@@ -18,11 +18,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest input, bytes.
-const LONGEST: usize = 4096;
-/// A body that runs for longer hangs.
+/// Maximum length of an input, bytes.
+const INPUT_MAX: usize = 4096;
+/// A body that runs longer than this hangs.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Stack of a body, as libFuzzer's.
+/// Stack size of a body, like libFuzzer's.
 const STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
@@ -63,7 +63,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// Runs a body for a while; returns the number of inputs, or the failing one.
+/// Runs a body for `time`. Returns the number of inputs, or the failing input.
 fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
     let current = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&current);
@@ -89,7 +89,7 @@ fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
     })
 }
 
-/// Passes inputs to a body; returns their number, or `None` if one made it panic.
+/// Passes inputs to a body. Returns their number, or `None` if an input made it panic.
 fn play(
     mut inputs: Inputs,
     body: Body,
@@ -107,8 +107,8 @@ fn play(
             .clone_from(&input);
         catch_unwind(AssertUnwindSafe(|| body(&input))).ok()?;
         count += 1;
-        // Cannot fail: the receiver outlives this thread.
-        let _heard = beat.send(());
+        // Sending cannot fail, because the receiver outlives this thread.
+        let _sent = beat.send(());
     }
     Some(count)
 }
@@ -123,7 +123,7 @@ fn keep(name: &str, input: &[u8]) -> std::io::Result<PathBuf> {
 
 /// An endless source of inputs.
 struct Inputs {
-    /// Each is used once unchanged.
+    /// Kept inputs, each of which is used once unchanged.
     kept: Vec<Vec<u8>>,
     given: usize,
     random: Xoshiro256PlusPlus,
@@ -170,7 +170,7 @@ impl Inputs {
         for _ in 0..self.below(6) {
             self.change(&mut input);
         }
-        input.truncate(LONGEST);
+        input.truncate(INPUT_MAX);
         input
     }
 
@@ -179,9 +179,9 @@ impl Inputs {
         self.kept.get(at).cloned().unwrap_or_default()
     }
 
-    /// Returns bytes of one kind: any values, or small ones, which act as choices.
+    /// Returns bytes of one kind: either arbitrary values, or small values, which act as choices.
     fn random_bytes(&mut self) -> Vec<u8> {
-        let most = [16, 256, LONGEST][self.below(3)];
+        let most = [16, 256, INPUT_MAX][self.below(3)];
         let len = self.below(most);
         let below = [256, 256, 8, 48][self.below(4)];
         (0..len).map(|_| self.below(below) as u8).collect()

@@ -1,4 +1,4 @@
-//! Common parts of the peers.
+//! Common code of the hostile peers.
 
 use crate::input::Input;
 use net::packet::segment;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Bytes of a buffer.
 pub(super) const BUFFER: usize = 2048;
-/// Bytes of IP in the longest frame on the wire.
+/// Maximum bytes of an IP packet on the wire.
 pub(super) const MTU: usize = 1500;
 /// The longest frame on the wire: Ethernet header, VLAN tag, and IP.
 pub(super) const WIRE_MAX: usize = MTU + 18;
@@ -20,7 +20,7 @@ pub(super) const PLAIN: Caps = Caps {
     max_frame: MTU + 14,
 };
 
-/// A pool that rejects buffers which are not in use.
+/// A pool that panics if a returned buffer is not in use.
 #[derive(Debug)]
 pub(super) struct Supply {
     pool: Pool,

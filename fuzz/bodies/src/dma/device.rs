@@ -14,9 +14,10 @@ const ENTRIES: u32 = 64;
 /// Buffers of the driver, and of the guest.
 const BUFFERS: usize = 96;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// The most buffers of a frame: the first in a guest's queue may have room left.
+/// Maximum number of buffers of a frame. In a guest's queue, the first buffer need not be full.
 const PIECES_MAX: usize = MERGED_MAX / BUFFER + 2;
-/// Queues in the order of their memory: the shared one, the one to send, and the guest's.
+/// Number of queues. In the order of their memory, these are the shared receive queue, the transmit
+/// queue and the guest's queue.
 const QUEUES: usize = 3;
 const DEDICATED: usize = 2;
 
@@ -28,7 +29,7 @@ struct Rig {
     /// The memory of the queues, as the device accesses it.
     table: IoTable,
     memory: Area,
-    /// Place of the guest's queue.
+    /// Offset of the guest's queue.
     dedicated_at: usize,
     guest: Area,
     /// Buffers of the guest that are neither posted nor in a frame.
@@ -38,8 +39,8 @@ struct Rig {
     of_guest: Vec<Frame>,
 }
 
-/// The driver of a device in another domain: no buffer is lost or in two places, and each frame
-/// has a bounded number of buffers.
+/// Runs the driver of a device in another domain. Checks that no buffer is lost or in two places,
+/// and that each frame has a bounded number of buffers.
 pub(super) fn remote(input: &mut Input<'_>) {
     let mut rig = Rig::new(setup_of(input.bool(), input.bool()));
     while !input.is_empty() {
@@ -116,7 +117,7 @@ impl Rig {
         }
     }
 
-    /// Completes the next descriptors, or any one.
+    /// Completes the next descriptors, or an arbitrary one.
     fn complete(&mut self, input: &mut Input<'_>) {
         let number = input.below(QUEUES);
         for _ in 0..=input.below(40) {
@@ -224,7 +225,7 @@ impl Rig {
         assert!(all as usize == known || report.refused as usize == pick.len());
     }
 
-    /// Starts or stops the guest's queue, or has the device follow.
+    /// Starts or stops the guest's queue, or makes the device do so.
     fn control(&mut self, input: &mut Input<'_>) {
         match input.below(4) {
             0 => self.queue.start(MAC, input.bool()),
@@ -249,7 +250,8 @@ impl Rig {
         }
     }
 
-    /// Takes back what a stopped queue has forgotten: everything that is not in a frame.
+    /// Takes back the buffers that a stopped queue no longer tracks, which are all buffers that are
+    /// not in a frame.
     fn return_stopped(&mut self) {
         let pieces = self.of_guest.iter().flat_map(|frame| &frame.pieces);
         let held: BTreeSet<u32> = pieces.map(|piece| piece.buffer.0).collect();
@@ -269,7 +271,7 @@ impl Rig {
         }
     }
 
-    /// The device dies, and another one takes its place.
+    /// Replaces the device, as after its death.
     fn reconnect(&mut self) {
         self.nic.disconnect(&mut self.supply);
         let free = &mut self.free;
@@ -304,7 +306,7 @@ const fn setup_of(merges: bool, splits: bool) -> RemoteSetup {
     }
 }
 
-/// Returns what a device reports, which is mostly possible.
+/// Returns a completion as a device reports it, which is mostly valid.
 fn completion(input: &mut Input<'_>, splits: bool) -> Completion {
     let flags = input.u8();
     let more = flags & 3 == 0;

@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 const ENTRIES: u32 = 16;
-/// Queues: two to receive, one to send.
+/// Number of queues: two receive queues and one transmit queue.
 const QUEUES: usize = 3;
 /// Pages that the device may access while they are mapped, and one on each side.
 const PAGES: usize = 4;
-/// Bytes of the pages beside them.
+/// Value of all bytes in the guard pages.
 const GUARD: u8 = 0x5a;
-/// The most bytes of arrived frames.
+/// Maximum total bytes of arrived frames.
 const ARRIVED_MAX: usize = 1 << 20;
 
 /// A wire whose frames the input supplies.
@@ -46,7 +46,8 @@ impl Wire for Line {
     }
 }
 
-/// A device in software: it writes only to mapped pages, and every call ends.
+/// Runs a device in software. Checks that it writes only to mapped pages and that every call
+/// returns.
 pub(super) fn soft(input: &mut Input<'_>) {
     thread_local!(static MEMORY: [Area; 2] = [
         Area::anonymous(QUEUES * queue_bytes(ENTRIES)),
@@ -110,7 +111,7 @@ pub(super) fn soft(input: &mut Input<'_>) {
     }
 }
 
-/// Posts descriptors, and any number of them.
+/// Posts descriptors, and publishes an arbitrary number of them.
 fn post(input: &mut Input<'_>, memories: [Span; QUEUES], first: IoAddr) {
     let Some(span) = memories.get(input.below(QUEUES)) else {
         return;

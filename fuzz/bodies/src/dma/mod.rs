@@ -7,7 +7,8 @@ mod pci;
 
 use crate::input::Input;
 
-/// The two ends of descriptor rings; the first byte chooses the hostile end and the kind of ring.
+/// Tests both ends of descriptor rings. The first byte selects the hostile end and the kind of
+/// ring.
 pub fn dma(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {

@@ -90,7 +90,7 @@ impl Notify for Model {
     }
 }
 
-/// How a kind of device completes descriptors: any slot of a queue, with any word.
+/// A function that completes descriptors of a kind of device: any slot of a queue, with any word.
 type Complete = fn(&mut Input<'_>, queue: usize, slot: usize, memory: Span);
 
 pub(super) fn intel(input: &mut Input<'_>) {
@@ -99,7 +99,7 @@ pub(super) fn intel(input: &mut Input<'_>) {
             0 => u64::from(input.u16()),
             _ => u64::from(input.u8()) * 8,
         };
-        // Mostly a whole frame that is done.
+        // The status is mostly that of a whole, completed frame.
         let status = match input.below(4) {
             0 => u64::from(input.u32()),
             1 => 1 | u64::from(input.u8()),
@@ -136,8 +136,8 @@ pub(super) fn virtio(input: &mut Input<'_>) {
     run::<VirtioNet<Model>>(input, complete, Register::Status.place().0);
 }
 
-/// The driver of a PCI device: no buffer is lost or in two places, and the lengths of frames stay
-/// within the MTU, whatever the device writes.
+/// Runs the driver of a PCI device. Checks that no buffer is lost or in two places and that no
+/// frame exceeds the MTU, whatever the device writes.
 fn run<D: PciDevice<Registers = Model>>(input: &mut Input<'_>, complete: Complete, status: usize) {
     thread_local!(static MEMORY: Area = {
         let bytes = BUFFERS * BUFFER + SETUP.bytes();
