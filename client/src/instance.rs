@@ -50,8 +50,8 @@ pub struct Options {
     pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
-    /// Whether it attaches the recorded guests of the previous machine of its name, and records its
-    /// own for the next one.
+    /// Whether the machine attaches the guests that the previous machine with its name has
+    /// recorded, and records its guests for the next machine.
     pub leaves: bool,
     /// A note of its changes to the host, if any: written to `NAME.host` before the monitor starts,
     /// for [`crate::clear_notes`].
@@ -75,19 +75,19 @@ impl Default for Options {
 }
 
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long metrics, which query every domain, may take.
-const METRICS: Duration = Duration::from_secs(20);
+const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a restart may take: the domain's end and start, and the machine's own start before, 20
 /// s each.
-const RESTART: Duration = Duration::from_secs(65);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(65);
 /// How long an attachment may take: the attachment, its reversal on failure, and the machine's own
 /// start before, 20 s each.
-const CHANGE: Duration = Duration::from_secs(65);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Time limit of a reload: hundreds of guests, one after another.
-const RELOAD: Duration = Duration::from_secs(600);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time limit of a shutdown when no caller waits for the result.
-const DROP: Duration = Duration::from_secs(10);
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running machine: its monitor and domains.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Instance {
         };
 
         let lock = lock_of(&dir, options.limit)?;
-        clear_stale(&socket, &machine.name, ANSWER)?;
+        clear_stale(&socket, &machine.name, ANSWER_TIMEOUT)?;
         let mut machine = machine.clone();
         let mut unread = None;
         if let Some(live) = machine.live.as_mut().filter(|_| options.leaves) {
@@ -178,7 +178,7 @@ impl Instance {
             command.arg("--metrics-port").arg(port.to_string());
         }
         if !options.detach {
-            // However this process ends, the machine ends with it.
+            // With this option, the machine ends when this process exits for any reason.
             command.arg("--with-reader");
         }
         let child = command.spawn();
@@ -290,7 +290,7 @@ impl Instance {
     ///
     /// The monitor does not answer (in time).
     pub fn status(&self) -> Result<Status, Error> {
-        ask(&self.socket, &Control::Status, ANSWER)
+        ask(&self.socket, &Control::Status, ANSWER_TIMEOUT)
     }
 
     /// Returns the audit of grants.
@@ -299,7 +299,7 @@ impl Instance {
     ///
     /// The monitor does not answer (in time).
     pub fn grants(&self) -> Result<Audit, Error> {
-        ask(&self.socket, &Control::Grants, ANSWER)
+        ask(&self.socket, &Control::Grants, ANSWER_TIMEOUT)
     }
 
     /// Returns the counters of the manager and the domains, in a format of monitoring systems.
@@ -308,7 +308,7 @@ impl Instance {
     ///
     /// The manager does not answer (in time), or serves no metrics.
     pub fn metrics(&self, format: MetricsFormat) -> Result<String, Error> {
-        metrics::fetch(&metrics::path_of(&self.socket), format, METRICS)
+        metrics::fetch(&metrics::path_of(&self.socket), format, METRICS_TIMEOUT)
     }
 
     /// Queries a domain.
@@ -317,7 +317,7 @@ impl Instance {
     ///
     /// The monitor or the domain does not answer (in time), or rejects the request.
     pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
-        self.relay_within(domain, request, ANSWER)
+        self.relay_within(domain, request, ANSWER_TIMEOUT)
     }
 
     /// Queries a domain with a shorter deadline.
@@ -356,26 +356,27 @@ impl Instance {
     /// The domain does not exist, cannot be restarted, or does not become ready.
     pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
         let domain = domain.to_owned();
-        ask(&self.socket, &Control::Restart { domain }, RESTART)
+        ask(&self.socket, &Control::Restart { domain }, RESTART_TIMEOUT)
     }
 
     /// Attaches a guest, described as in a section `[[guest]]`; returns when it is connected.
     ///
     /// # Errors
     ///
-    /// Its description has mistakes, or it does not start. In both cases nothing of it is left.
+    /// Its description has mistakes, or it does not start. In both cases no part of the guest
+    /// remains.
     pub fn attach(&self, guest: Setting) -> Result<Attached, Error> {
-        ask(&self.socket, &Control::Attach { guest }, CHANGE)
+        ask(&self.socket, &Control::Attach { guest }, CHANGE_TIMEOUT)
     }
 
-    /// Removes a guest; returns when nothing of it is left.
+    /// Removes a guest. Returns when no part of it remains.
     ///
     /// # Errors
     ///
     /// No guest has this name, or a part of it is still in use.
     pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
         let domain = domain.to_owned();
-        ask(&self.socket, &Control::Detach { domain }, CHANGE)
+        ask(&self.socket, &Control::Detach { domain }, CHANGE_TIMEOUT)
     }
 
     /// Replaces the firewall rules of an attached guest; returns when they are in force. `guest`
@@ -386,7 +387,7 @@ impl Instance {
     /// No attached guest has this name, the rules have mistakes, or the driver domain rejects
     /// them. In each case the previous rules stay in force.
     pub fn rules(&self, guest: Setting) -> Result<RulesChanged, Error> {
-        ask(&self.socket, &Control::Rules { guest }, CHANGE)
+        ask(&self.socket, &Control::Rules { guest }, CHANGE_TIMEOUT)
     }
 
     /// Applies edited files to the machine, or with `dry_run` only returns the steps. Returns when
@@ -396,14 +397,18 @@ impl Instance {
     ///
     /// The files have mistakes, or a change needs a new machine. In both cases nothing was changed.
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
-        ask(&self.socket, &Control::Reload { files, dry_run }, RELOAD)
+        ask(
+            &self.socket,
+            &Control::Reload { files, dry_run },
+            RELOAD_TIMEOUT,
+        )
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
         if self.child.is_some() {
-            let _ = self.end(DROP);
+            let _ = self.end(DROP_TIMEOUT);
         }
     }
 }
@@ -464,14 +469,14 @@ impl Starting {
                 cannot_run_here,
             }) => {
                 // It reverts its changes to the host before it exits.
-                wait_child(child, ANSWER);
+                wait_child(child, ANSWER_TIMEOUT);
                 Err(Error::Start {
                     why,
                     cannot_run_here,
                 })
             }
             Err(_) if line.is_empty() => {
-                wait_child(child, ANSWER);
+                wait_child(child, ANSWER_TIMEOUT);
                 let how = match child.try_wait() {
                     Ok(Some(status)) => status.to_string(),
                     _ => "without a message".to_owned(),

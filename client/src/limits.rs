@@ -7,7 +7,7 @@ use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// The number of guests, in addition to a machine's own, for which the limits must leave room.
+/// Number of guests for which the limits must suffice, in addition to those in the machine's file.
 const SPARE_GUESTS: u64 = 16;
 /// Descriptors of the core, without domains.
 const CORE_FILES: u64 = 48;
@@ -17,8 +17,8 @@ const DOMAIN_FILES: u64 = 20;
 const MONITOR_TASKS: u64 = 16;
 /// A domain's process, its agent, and the core's worker for it.
 const DOMAIN_TASKS: u64 = 3;
-/// The maximum of processes and threads of one user if the monitor's parts and the domains have
-/// separate users: the manager's.
+/// Maximum number of processes and threads of one user (the manager's) if the monitor's parts and
+/// the domains have separate users.
 const OWN_USERS_TASKS: u64 = 4;
 
 /// Sizes of a machine that determine its needs.

@@ -35,7 +35,7 @@ fn dir_from_env(variable: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// It cannot be created, belongs to another user, or other users may change its contents.
+/// The directory cannot be created, belongs to another user, or can be changed by other users.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
     let dir = runtime_path();
     make_private(&dir, rustix::process::geteuid().as_raw())?;
@@ -156,9 +156,9 @@ pub fn listed() -> Result<Vec<String>, Error> {
 
 /// The monitor's program.
 pub const MONITOR: &str = "grantwayd";
-/// The same with the grant mechanisms that only comparisons use.
+/// The monitor's program that also has the grant mechanisms of comparisons.
 pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
-/// The driver domain's program that it starts.
+/// The driver domain's program that this monitor starts.
 const DRIVER_OF_COMPARISONS: &str = "driver-lab";
 
 /// Returns the path of the monitor's program.
@@ -317,7 +317,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         assert!(matches!(clear(soon), Err(Error::Running(n)) if n == "x"));
         assert!(path.exists());
-        // An instance that ends instead of answering counts as dead.
+        // An instance that exits instead of answering counts as dead.
         let ends = std::thread::spawn(move || drop(listener.accept().unwrap()));
         assert!(clear(late).is_ok());
         ends.join().unwrap();

@@ -1,4 +1,4 @@
-//! The state that a machine leaves to the next one of its name.
+//! The state that a machine leaves for the next machine with its name.
 
 use crate::Error;
 use crate::runtime::{check_name, lock_of, runtime_dir};
@@ -21,8 +21,8 @@ pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.state"))
 }
 
-/// Returns the state that the machine of a name has left in its folder, if it has not ended in
-/// order: a text for the next machine. The caller must hold the folder's lock, so that no other
+/// Returns the state that a machine has left in its folder, if the machine has not ended in order.
+/// The text is for the next machine. The caller must hold the folder's lock, so that no other
 /// process removes the file.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub(crate) fn saved_state_in(dir: &Path, name: &str) -> Result<Option<String>, E
     }
 }
 
-/// Removes the state of a machine that does not run; returns whether there was any.
+/// Removes the state of a machine that does not run. Returns whether a state existed.
 ///
 /// # Errors
 ///
@@ -66,7 +66,7 @@ fn remove_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
 }
 
 pub(crate) fn read(path: &Path) -> io::Result<String> {
-    // Does not follow links, and does not block on a pipe.
+    // The flags prevent it from following links and from blocking on a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     let found = file.metadata()?;

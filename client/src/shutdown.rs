@@ -24,8 +24,9 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer. If this value started it, it is killed. Or it has ended, but
-    /// the record of its attached guests could not be removed ([`Error::NotForgotten`]).
+    /// The monitor does not answer. If this value started it, it is killed. Returns
+    /// [`Error::NotForgotten`] if the machine has ended, but the record of its attached guests
+    /// could not be removed.
     pub fn down(mut self) -> Result<(), Error> {
         self.end(SHUTDOWN_TIMEOUT)
     }
