@@ -69,10 +69,11 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::path::Path;
 
-    /// Set in the process that runs [`the_program_that_is_killed`].
+    /// The environment variable that is set in the process that runs
+    /// [`the_program_that_is_killed`].
     const ROLE: &str = "GRANTWAY_TEST_TIED";
 
-    /// Not a test itself: the test below kills it.
+    /// This is not a test itself. The test below kills its process.
     #[test]
     fn the_program_that_is_killed() {
         if std::env::var_os(ROLE).is_none() {

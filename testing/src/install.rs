@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-// A file that is open for writing cannot be executed. If this process wrote it, each child that
-// another thread's test forks meanwhile would hold it open until its exec. So children write.
+// A file that is open for writing cannot be executed. If this process wrote the file, a child that
+// another thread forks in the meantime would hold the file open until its exec. Therefore child
+// processes write the files.
 
 /// Places a program of this build at `to`, as a hard link or, if that is impossible, as a copy.
 ///

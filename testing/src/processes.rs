@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Child;
 
-/// A child that is killed when this is dropped.
+/// A child that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Killed(pub Child);
 

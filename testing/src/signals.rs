@@ -30,10 +30,11 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the process that runs [`the_child_of_a_background_job`].
+    /// The environment variable that is set in the process that runs
+    /// [`the_child_of_a_background_job`].
     const ROLE: &str = "GRANTWAY_TEST_SIGNALS";
 
-    /// Not a test itself: the test below runs it with signals ignored.
+    /// This is not a test itself. The test below runs it with signals ignored.
     #[test]
     fn the_child_of_a_background_job() {
         if std::env::var_os(ROLE).is_none() {

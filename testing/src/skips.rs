@@ -25,7 +25,7 @@ pub fn skip<T: Default>(missing: impl Display) -> T {
         Ok("all") => panic!("{line} ({REQUIRE}=all)"),
         Ok(other) => panic!("{REQUIRE}={other}: the only value is `all`"),
     }
-    // Not `eprintln!`, which libtest captures.
+    // This does not use `eprintln!`, because libtest captures its output.
     let _unseen = stderr().write_all(format!("skipped: {line}\n").as_bytes());
     if let Err(error) = list().and_then(|list| append(&list, &line)) {
         let _unseen = writeln!(stderr(), "the skip is not on the list: {error}");
@@ -40,8 +40,8 @@ fn line(name: &str, missing: &str) -> String {
 }
 
 /// Returns the binary without cargo's hash, and the test, whose name libtest gives to its thread. A
-/// thread that the test has started has no name, and a single thread is called `main`; in these
-/// cases returns the place in the source instead.
+/// thread that a test has started has no name, and a single thread is called `main`. In these cases
+/// returns the location in the source instead.
 fn name(at: &Location<'_>) -> String {
     let binary = std::env::current_exe().unwrap_or_default();
     let binary = binary.file_stem().unwrap_or_default().to_string_lossy();
@@ -82,7 +82,7 @@ mod tests {
         Some(1)
     }
 
-    /// Not a test itself: the other tests run it in a new process.
+    /// This is not a test itself. The other tests run it in a new process.
     #[test]
     fn the_child_of_the_other_tests() {
         let Ok(missing) = std::env::var(ROLE) else {

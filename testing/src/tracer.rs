@@ -11,7 +11,7 @@ libc.ptrace.argtypes = [ctypes.c_long] * 4
 print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused', flush=True)
 sys.stdin.read()";
 
-/// Tracer of a process. The process stays a zombie after its death until its tracer waits for it.
+/// A tracer of a process. The process stays a zombie after its death until its tracer waits for it.
 /// Needs [`crate::requirements::root`] and the tool `python3`.
 #[derive(Debug)]
 pub struct Tracer(Child);

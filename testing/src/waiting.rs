@@ -6,8 +6,8 @@ use std::process::{Child, ExitStatus, Output};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Deadline for an event that must occur. It guarantees nothing; it only ends a test that fails.
-/// The machine of a test may be many times slower than ours.
+/// Deadline for an event that must occur. It proves no property, but only ends a failing test. A
+/// test's machine may be many times slower than the developers'.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Interval between checks.
@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub fn wait_for<T>(missing: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
-        // One more check after the deadline: the machine may have been too slow to check in time.
+        // The condition is checked once more after the deadline, because the machine may have been
+        // too slow to check it in time.
         let is_over = Instant::now() >= end;
         if let Some(found) = look() {
             return found;
