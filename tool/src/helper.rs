@@ -1,7 +1,7 @@
 //! Helper processes, which answer each request line with one JSON object on a line.
 //!
-//! A helper ends when its standard input ends, so it never outlives the process that started it. A
-//! program is its own helper, through its hidden subcommand `internal`.
+//! A helper exits when its standard input closes, so it never outlives the process that started it.
+//! A program is its own helper, through its hidden subcommand `internal`.
 
 use crate::failure::{CANNOT_RUN, Failure, exit_code};
 use crate::interrupt;
@@ -140,8 +140,8 @@ impl LineChild {
 }
 
 /// Appends the next output of a program; returns the number of bytes, 0 at the end of the output.
-/// Returns `None` if the program prints nothing within `wait`, or within 50 ms, because the caller
-/// must check that often whether the user wants to stop.
+/// Returns `None` if the program prints nothing within `wait` or within 50 ms. The caller can then
+/// check whether the user wants to stop.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ pub fn watch() {
     });
 }
 
-/// Fails if the user has asked to stop.
+/// Returns an error if the user has requested a stop.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub fn check() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sleeps; a signal ends the sleep.
+/// Sleeps for `time`, or until a signal arrives.
 ///
 /// # Errors
 ///

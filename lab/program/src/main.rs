@@ -78,7 +78,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             },
             out,
         }),
-        Words::Look(look) => prof::look_at(&look),
+        Words::Look(look) => prof::profile_domain(&look),
         Words::Internal { args } => internal(&args),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -185,7 +185,7 @@ fn participate(asked: &Participate) -> anyhow::Result<()> {
 }
 
 /// Samples one machine and prints the functions of one of its domains. Writes no file.
-pub(crate) fn look_at(look: &RowProfileArgs) -> anyhow::Result<()> {
+pub(crate) fn profile_domain(look: &RowProfileArgs) -> anyhow::Result<()> {
     let options = xenoprof::record::RecordOptions {
         limit: Some(Duration::from_secs(look.seconds)),
         machine: Some(look.machine.clone()),
