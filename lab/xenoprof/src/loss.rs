@@ -2,8 +2,8 @@
 //!
 //! `expected = delivered + kernel_lost + throttled + ring_dropped + steal + silent` always holds.
 //! `silent` is the unexplained rest: periods that the timer missed because interrupts were off or
-//! the machine did not run. It is negative if samples that belong to the time of others accumulated
-//! here.
+//! the machine did not run. It is negative if the row has samples that belong to the time of other
+//! domains.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,8 +116,8 @@ pub struct LossCounts {
 }
 
 impl LossCounts {
-    /// Returns the ledger's rows: for each CPU one per domain seen there, and one for the whole
-    /// CPU.
+    /// Returns the ledger's rows. Each CPU has a row for each domain that ran there, and a row for
+    /// the whole CPU.
     ///
     /// The time of a domain that ran on several CPUs is split in proportion to its samples, because
     /// the scheduler's exact account is by process, not by CPU.

@@ -1,5 +1,5 @@
 //! Compares the shares of processes with those of `perf record` in the same window. They agree
-//! within three points, or within ten if other programs keep one of the two from taking every
+//! within three points, or within ten if other programs prevent one of the two from taking every
 //! sample.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! Real sessions. Without the privilege to sample everything, the tests sample only processes that
-//! they start. If that is also forbidden, they report it and end.
+//! they start. If even that is forbidden, they report it and exit.
 #![allow(unsafe_code)]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Participants die, hang, lie and flood beside one that behaves: the session continues, keeps the
-//! results of the good one, and reports what is missing.
+//! Participants die, hang, lie and flood while another one behaves correctly. The session
+//! continues, keeps the results of the correct participant, and reports the missing data.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;

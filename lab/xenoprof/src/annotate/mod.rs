@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 
-/// Maximum number of domains beside each other.
+/// Maximum number of domains that are shown side by side.
 const DOMAINS_MAX: usize = 4;
 /// Lines before and after a sampled line.
 const LINES_AROUND: u32 = 2;

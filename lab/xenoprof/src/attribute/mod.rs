@@ -90,7 +90,7 @@ struct Lookup<'a> {
     session: &'a Session,
     rules: &'a Rules,
     classing: Classing,
-    /// By domain and frame.
+    /// Class of each function, by domain and frame.
     classes: HashMap<(usize, usize), Option<usize>>,
     charged_to: HashMap<(usize, usize), Option<String>>,
 }

@@ -18,11 +18,11 @@ const OF_KERNEL: [libc::c_long; 4] = [
 /// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// Opens a regular file. Any other file is not opened at all, because opening a FIFO blocks, and
-/// opening a device may start it; nor is a file of the kernel's, such as `/proc/kmsg`.
+/// Opens a regular file. Opens no other kind of file, because opening a FIFO blocks and opening a
+/// device may start it. Also opens no file of the kernel, such as `/proc/kmsg`.
 ///
 /// # Errors
-/// There is no regular file at the path, or it is not readable.
+/// The path does not name a regular file, or the file is not readable.
 pub(crate) fn open(path: impl AsRef<Path>, flags: OFlags) -> Result<File> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     regular(rustix::fs::open(path.as_ref(), flags, Mode::empty())?.into())

@@ -105,7 +105,7 @@ impl ObservedInstance {
         }
     }
 
-    /// Reads the counters of the grants. If the answer is late, the next one has its changes.
+    /// Reads the counters of the grants. If an answer is late, the changes appear in the next one.
     fn audit(&mut self, from_ns: u64) {
         let audit = self.instance.grants();
         let now_ns = raw_ns();

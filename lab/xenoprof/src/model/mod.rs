@@ -383,7 +383,7 @@ pub struct Marker {
     pub kind: MarkerKind,
     /// Beginning, nanoseconds since the start.
     pub from_ns: u64,
-    /// End. Counters change between two readings.
+    /// End. The counters changed between this time and `from_ns`.
     pub to_ns: u64,
     /// Changes of the counters by name: reasons of drops, or `granted`, `revoked` and `forced`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

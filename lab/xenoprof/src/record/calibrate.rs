@@ -1,12 +1,13 @@
 //! Measures the cost of a sample on this machine.
 //!
-//! The cost is the slowdown of a fixed amount of work, with and without sampling in alternation:
-//! the same system calls, which send a few megabytes through TCP on the loopback interface. Samples
-//! of sessions mostly interrupt similar work, deep in the kernel with a long call stack.
+//! The cost is the slowdown of a fixed amount of work by sampling. The work is a sequence of system
+//! calls that send a few megabytes through TCP on the loopback interface. It runs with and without
+//! sampling in alternation. Samples of sessions mostly interrupt similar work, deep in the kernel
+//! with a long call stack.
 //!
 //! The minimum cost of any profiler, a timer interrupt with a sample that holds only an id, is
-//! measured in the same way. In a virtual machine it is most of the cost, because the interrupt and
-//! the arming of the next one exit to the hypervisor.
+//! measured in the same way. In a virtual machine it is most of the cost, because both the
+//! interrupt and the arming of the next one exit to the hypervisor.
 
 use super::timers::Interrupts;
 use crate::event::Event;
@@ -119,7 +120,8 @@ trait ToggledLoad {
     fn off(&mut self) -> anyhow::Result<u64>;
 }
 
-/// Returns, for each pair, the nanoseconds that one occurrence of a burden takes from the work.
+/// Returns, for each pair of times, the nanoseconds by which one occurrence of the burden delays
+/// the work.
 fn pairs(
     work: &mut Workload,
     burden: &mut impl ToggledLoad,

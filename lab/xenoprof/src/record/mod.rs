@@ -53,8 +53,8 @@ pub struct RecordOptions {
     pub limit: Option<Duration>,
     /// Process domains: `NAME=PID[,PID…]`.
     pub named: Vec<String>,
-    /// The only instance to profile. Unset: those that the command starts; without a command, every
-    /// instance of this host.
+    /// The only instance to profile. Unset: the instances that the command starts, or without a
+    /// command every instance of this host.
     pub machine: Option<String>,
     /// Symbols of another kernel.
     pub kallsyms: Option<PathBuf>,

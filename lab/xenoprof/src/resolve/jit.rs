@@ -51,7 +51,8 @@ pub(super) struct Map {
 
 /// Returns the map of the process whose module this is, and a note if parts of it are unusable.
 ///
-/// A process in a PID namespace uses its number there, one in a mount namespace the folder there.
+/// A process in a PID namespace uses its id in that namespace, and a process in a mount namespace
+/// uses the folder in that namespace.
 pub(super) fn of_module(module: &str, budget: &mut MapBudget) -> (Option<Map>, Option<String>) {
     let pid = module
         .strip_prefix(MODULE)
@@ -66,7 +67,7 @@ pub(super) fn of_module(module: &str, budget: &mut MapBudget) -> (Option<Map>, O
     };
     let own = pid.to_string();
     let inner = words("NSpid:").last().unwrap_or(&own);
-    // The second one is effective. A process that has ended was probably of this user.
+    // The second one is effective. A process that has exited probably belonged to this user.
     let uid = words("Uid:").nth(1).and_then(|uid| uid.parse().ok());
     let uid = uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let inner = files::open_of(pid, &format!("/tmp/perf-{inner}.map"), OFlags::NOFOLLOW);

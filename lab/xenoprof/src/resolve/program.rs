@@ -213,8 +213,8 @@ impl ProgramFile {
 }
 
 impl SymbolFile {
-    /// The symbolizer reads source lines only with `follows`, and then also opens the files that
-    /// this one names, of any type and owner.
+    /// If `follows` is true, the symbolizer also reads source lines. It then opens all files that
+    /// this file names, of any type and owner.
     fn new(file: File, follows: bool) -> Self {
         let mut elf = Elf::new(files::path_of(&file));
         elf.debug_syms = follows;
@@ -245,8 +245,9 @@ pub(super) fn symbols<'a>(
     found.take(input.into_inner().len()).collect()
 }
 
-/// Returns the path of a file that only root and this user can change, and whose folders only they
-/// can change: a file system that another user has mounted below them can name any owner.
+/// Returns the path of a file that only root and this user can change, if only they can change its
+/// folders. The folders matter because another user could mount a file system below them that names
+/// any owner.
 fn private_path(file: &File) -> Option<PathBuf> {
     let is_ours = |there: &Metadata| {
         let owners = [0, rustix::process::geteuid().as_raw()];

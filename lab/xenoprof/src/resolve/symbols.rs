@@ -29,12 +29,12 @@ pub struct Symbolizer {
     blazesym: Option<blazesym::symbolize::Symbolizer>,
     kallsyms: Option<PathBuf>,
     foreign: Arc<Foreign>,
-    /// By location: functions from the outermost to the innermost inlined one.
+    /// For each location, the functions from the outermost to the innermost inlined one.
     known: HashMap<(String, u64), Vec<NamedFrame>>,
     /// Programs and libraries by path.
     programs: HashMap<String, Option<Rc<ProgramFile>>>,
     budget: CopyBudget,
-    /// Results that users should know of.
+    /// Notes for the user about missing or incomplete names.
     notes: Vec<String>,
 }
 

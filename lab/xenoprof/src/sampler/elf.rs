@@ -56,7 +56,7 @@ impl Segments {
     /// Returns the address, before relocation, of an offset in the file.
     pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         self.0.iter().find_map(|&[address, from, len]| {
-            // A mapping begins at a page, its segment maybe within that page.
+            // A mapping begins at a page boundary, but its segment may begin within that page.
             let mapped = from - from % PAGE..from.saturating_add(len);
             let is_in = mapped.contains(&offset);
             is_in.then(|| address.wrapping_sub(from).wrapping_add(offset))
@@ -89,7 +89,7 @@ impl Sections {
 /// The tables of all files that are mapped.
 #[derive(Default)]
 pub(super) struct Files {
-    /// By device and inode.
+    /// The tables of each file, by device and inode.
     known: HashMap<(u64, u64), Option<Arc<Sections>>>,
     vdso: Option<Option<Arc<Sections>>>,
     bytes: usize,
@@ -103,9 +103,9 @@ const FOREIGN_MAX: usize = 256;
 /// namespaces. They stay open: the namespace may end before their functions are named.
 #[derive(Debug, Default)]
 pub(crate) struct Foreign {
-    /// By device and inode.
+    /// The path and the open file, by device and inode.
     open: HashMap<(u64, u64), (String, File)>,
-    /// By process and path in its namespace.
+    /// The device and inode of each file, by process and path in its namespace.
     known: HashMap<(u32, String), (u64, u64)>,
 }
 

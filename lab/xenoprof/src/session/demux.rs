@@ -175,7 +175,7 @@ impl Demux {
             }
             RecordKind::Throttle { .. } => return,
             RecordKind::Lost(_) => {
-                // Check for an exec among them.
+                // A lost record may have been an exec, so access is checked again.
                 let place = |whose: &Access| self.domains.get(whose.place?);
                 let keep = |whose: &mut Access| place(whose).is_some_and(|domain| domain.uid == 0);
                 self.of_pid.retain(|_, whose| keep(whose));
@@ -203,8 +203,8 @@ impl Demux {
         let Some(mut whose) = self.of_pid.remove(&pid) else {
             return;
         };
-        // A process keeps its domain, because its ancestors may have exited. One without access is
-        // checked again.
+        // A process keeps its domain, because its ancestors may have exited. A process without
+        // access is checked again.
         if let Some(domain) = whose.place.and_then(|place| self.domains.get(place)) {
             whose.since_ns = domain.may_know(pid);
             self.of_pid.insert(pid, whose);

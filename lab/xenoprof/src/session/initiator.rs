@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Maximum number of connections, in total and of one user other than root. Further connections are
-/// closed at once.
+/// closed immediately.
 const LINKS_MAX: usize = 64;
 const LINKS_OF_USER_MAX: usize = 32;
 /// Timeout for a connection to register, nanoseconds.
@@ -261,7 +261,7 @@ impl Initiator {
                 return self.lose(id, "sent too much data".to_owned());
             }
             if let Err(why) = self.understand(id, envelope, descriptors) {
-                // Delivery is best-effort; the participant is out in any case.
+                // Delivery is best-effort, because the participant is removed in any case.
                 let _sent = self.tell(id, SessionMessage::Refused { why: why.clone() });
                 return self.lose(id, why);
             }
@@ -346,7 +346,7 @@ impl Initiator {
         let (id, done) = match action {
             Action::Reserve(id) => (id, self.admit(id)),
             Action::Refuse(id, why) => {
-                // Delivery is best-effort; the participant is out in any case.
+                // Delivery is best-effort, because the participant is removed in any case.
                 let _sent = self.tell(id, SessionMessage::Refused { why });
                 self.close(id);
                 return;

@@ -57,7 +57,7 @@ pub enum SessionMessage {
     /// Initiator: the participant is registered. An active domain also receives its ring and
     /// virtual interrupt.
     Reserved,
-    /// Initiator: the participant is not, or no longer, registered.
+    /// Initiator: rejects the registration, or removes a registered participant.
     Refused {
         /// Reason.
         why: String,

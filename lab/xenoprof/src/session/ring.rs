@@ -268,7 +268,7 @@ impl Consumer {
     /// The ring contains malformed records.
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> Result<(), SessionError> {
         let mut count = [0u8; 8];
-        // The read fails without a signal; the ring is still read.
+        // Without a signal this read fails, but the ring is read in any case.
         let _silent = rustix::io::read(&self.doorbell, &mut count);
         let mask = (self.words.count - DATA - 1) as u64;
         let nonsense = SessionError::Nonsense("a ring with malformed records");
@@ -506,7 +506,7 @@ mod tests {
             prop_assert!(!producer.is_broken());
         }
 
-        /// A reader gains nothing by writing arbitrary values, even over the words.
+        /// A reader that writes arbitrary values, even over the words, gains nothing.
         #[test]
         fn an_invalid_tail_closes_the_ring(
             tail in any::<u64>(),

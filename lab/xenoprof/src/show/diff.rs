@@ -499,7 +499,7 @@ mod tests {
             "{other:?}"
         );
         assert!(diff(&long(0), &long(9)).text(1).contains("95 % interval"));
-        // Each note that a mark refers to is in the legend, and no other one.
+        // The legend contains exactly the notes to which a mark refers.
         let notes = |diff: Diff| {
             let text = diff.text(1);
             [SCATTER_NOTE, COARSE_NOTE].map(|note| text.contains(&format!("?: {note}.")))

@@ -403,7 +403,8 @@ mod tests {
     #[test]
     fn a_name_has_the_class_of_most_samples() {
         let mut session = session();
-        // Netback in the driver domain, with 60 samples, and netfront in the guest, with one.
+        // The frames are netback in the driver domain, with 60 samples, and netfront in the guest,
+        // with one sample.
         session.frames[1].symbol = "vif::send".to_owned();
         session.threads.push(Thread {
             domain: 2,

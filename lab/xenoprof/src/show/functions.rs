@@ -15,7 +15,7 @@ const CALLERS_MAX: usize = 5;
 /// The part of a session that a report shows, and its tables of functions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Listing<'a> {
-    /// The only domain. `None`: all of them.
+    /// The only domain to show, or `None` for all domains.
     pub domain: Option<&'a str>,
     /// Number of functions of each domain.
     pub most: usize,

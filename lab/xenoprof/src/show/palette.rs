@@ -45,7 +45,7 @@ pub(super) struct Palette {
 
 impl Palette {
     /// Chooses the colours of all functions of the stacks, which have their domains and numbers of
-    /// samples. A name with several classes has that of most samples.
+    /// samples. A name with several classes has the colour of the class with the most samples.
     pub(super) fn new(
         session: &Session,
         rules: &Rules,

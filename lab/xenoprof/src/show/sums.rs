@@ -90,8 +90,8 @@ impl<'a> DomainSums<'a> {
         let (share, ledger) = (self.correction()?, self.domain.ledger.as_ref()?);
         let removed_ms = ledger.corrected as f64 / tsc_hz.max(1) as f64 * 1e3;
         let waited_ms = ledger.waited_ns as f64 / 1e6;
-        // Time off the CPU that the scheduler did not count as waiting was taken by the hypervisor,
-        // or by the kernel's work in falling asleep and waking up.
+        // Time off the CPU that the scheduler did not count as waiting was used by the hypervisor,
+        // or by the kernel when the process fell asleep and woke up.
         let reason = match (waited_ms >= removed_ms / 2.0, ledger.preempted) {
             (true, 1..) => "other processes had its CPU (preemption)",
             (true, 0) => "its CPU was busy when it woke up",
