@@ -68,7 +68,7 @@ pub enum ProtocolError {
     /// The system did not map a region.
     #[error("a region was not mapped: {0}")]
     Map(std::io::Error),
-    /// A log that is empty, not aligned, or larger than the memory may be.
+    /// A log that is empty, not aligned, or larger than the maximum memory needs.
     #[error("a log of {bytes:#x} bytes at {offset:#x} is empty, not aligned, or too large")]
     Log {
         /// Its offset in its file.

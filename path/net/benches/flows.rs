@@ -1,9 +1,10 @@
 //! Cost of stateful rules: cycles of the time stamp counter per packet that the bridge forwards,
 //! with 4096 flows of which each batch has 64. `cargo bench -p net --bench flows` prints one table.
 //!
-//! All columns take turns within each round, so the machine's load disturbs them alike. A figure is
-//! the median over rounds of a round's fastest quarter of batches; the cost of state is the median
-//! of the differences from the stateless column of the same round.
+//! All columns take turns within each round, so the machine's load disturbs them alike. The result
+//! of a round is the cost of its fastest quarter of batches. A figure is the median of these
+//! results. The cost of state is the median of the differences from the stateless column of the
+//! same round.
 
 use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Rule};
 use net::flows::{FlowState, Flows};

@@ -41,7 +41,7 @@ fn they_take_turns_with_their_quanta() {
     assert_eq!(fair.next(0), serve(0, 4000));
     fair.served(0, 0, false);
     assert_eq!(fair.next(0), Turn::Idle);
-    // A vif that left the queue has saved nothing.
+    // A vif that left the queue has lost its savings.
     fair.activate(0);
     assert_eq!(fair.next(0), serve(0, 2000));
 }

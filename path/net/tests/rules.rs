@@ -106,7 +106,8 @@ fn the_first_rule_that_fits_decides() {
     assert_eq!(frames(&bridge, 77), []);
 }
 
-/// BR-18: a rule is for frames that arrive at its port, that leave through it, or for both.
+/// BR-18: a rule applies to frames that arrive at its port, to frames that are sent to it, or to
+/// both.
 #[test]
 fn rules_have_a_direction() {
     for (direction, from_a, to_a) in [
@@ -163,7 +164,7 @@ fn egress_rules_apply_after_ingress_rules() {
     assert_eq!(frames(&bridge, A), [1], "a query counts nothing");
 }
 
-/// BR-18: a frame to a group leaves through every port whose rules allow it.
+/// BR-18: a frame to a group is sent to every port whose rules allow it.
 #[test]
 fn floods_skip_ports_that_deny_them() {
     let mut bridge = bridge(

@@ -146,7 +146,7 @@ impl<S: System> QueueDevice<S> {
             let (count, took) = read(&mut self.from_vm, ring, left);
             taken += count;
             backend.moved |= count > 0;
-            // Publish even after a fault, because earlier chains have been returned.
+            // The queue is published even after a fault, because earlier chains have been returned.
             match took.and(queue.publish(memory)) {
                 Ok(true) => notifier.call(),
                 Ok(false) => {}

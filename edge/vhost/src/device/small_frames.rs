@@ -120,7 +120,8 @@ impl FromVm {
 /// length is valid for a frame of up to `max_frame` bytes.
 #[inline]
 fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Span> {
-    /// Compare only flags and segmentation type, because the other fields belong to offloads.
+    /// Mask of the flags and the segmentation type. The other fields are ignored, because they
+    /// belong to offloads.
     const OFFLOADS: u32 = 0xffff;
     let frame = buffer.skip(header_bytes);
     if !(ETHERNET..=max_frame).contains(&frame.len()) {

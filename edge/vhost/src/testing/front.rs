@@ -199,7 +199,7 @@ impl FrontEnd {
         self.memory.span().skip(offset).take(bytes)
     }
 
-    /// Notifies the device of a ring. A full descriptor also record_wake the device.
+    /// Notifies the device of a ring. A full descriptor also wakes the device.
     pub fn kick(&self, ring: usize) {
         let _ = rustix::io::write(&self.rings[ring].kick, &1_u64.to_ne_bytes());
     }

@@ -382,7 +382,7 @@ impl Flows {
         if (next, next_marks) != (phase, marks) {
             entry::set_phase(words, next, next_marks);
         }
-        // A RST of an idle flow leaves it the whole life of a reset one.
+        // After a RST, the entry of an idle flow stays for the whole timeout of a reset flow.
         entry::count(words, bytes as u64, now, next.refreshes() || next != phase);
     }
 

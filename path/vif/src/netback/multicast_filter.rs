@@ -55,7 +55,7 @@ impl MulticastFilter {
         let _ = self.0.store_u32(APPLIED, applied.into());
     }
 
-    /// Returns whether the filter applies. It does not if a change may be missing from it.
+    /// Returns whether the filter applies. Returns false if the filter may lack a change.
     #[must_use]
     pub fn is_applied(self) -> bool {
         self.0.load_u32(APPLIED) == Ok(1) && self.0.load_u32(WHOLE) == Ok(1)

@@ -36,7 +36,7 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         Ok(String::new())
     });
     results.check(
-        "each policy's check_truth_tables table is the documented one",
+        "each policy's truth table is the documented one",
         |cluster| check_truth_tables(cluster, &table),
     );
     results.check(
