@@ -96,10 +96,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         instance: InstanceArg,
     },
-    /// Watch traffic, drops and CPU time of every domain Shows one row for each network interface,
-    /// domain and guest, and one for the monitor. `s`, `r`, `d`, `c` and `n` select the sort order,
-    /// `t` traces a packet through the selected domain, `p` profiles it, `q` quits. If standard
-    /// output is not a terminal, prints one table.
+    /// Watch traffic, drops and CPU time of every domain
+    ///
+    /// Shows one row for each network interface, domain and guest, and one for the monitor. `s`,
+    /// `r`, `d`, `c` and `n` select the sort order, `t` traces a packet through the selected
+    /// domain, `p` profiles it, `q` quits. If standard output is not a terminal, prints one table.
     #[command(
         after_help = "Examples:\n  grantway top\n  grantway top --once --sort drops\n  \
         grantway top --json | jq '.rows[] | {name, cpus}'"
