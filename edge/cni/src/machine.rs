@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A machine that does not answer within this time counts as absent. If no machine is running,
-/// requests fail at once; a running machine may be attaching many guests.
+/// requests fail immediately; a running machine may be attaching many guests.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline of an attachment: longer than the 20 s after which the machine itself gives up and
 /// detaches the guest.

@@ -79,7 +79,7 @@ pub fn bridge(bytes: &[u8]) {
             _ => PortConfig::guest(guest_mac(port)),
         };
         added.rules = rules_of(port);
-        bridge.add(port, &added).expect("a port of its own");
+        bridge.add(port, &added).expect("an unused port");
     }
     // Time does not advance, so each port may send only `group_burst` group frames.
     let mut groups = [0; PORTS];

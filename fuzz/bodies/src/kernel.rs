@@ -9,8 +9,8 @@ const KINDS: [u16; 9] = [16, 20, 24, 0xa00, 0xa03, 0xa06, 18, 2, 3];
 /// Kinds of attributes that the readers use.
 const ATTRIBUTES: [u16; 12] = [1, 2, 3, 4, 5, 6, 18, 20, 31, 37, 0x8001, 0x8004];
 
-/// Parses bytes as datagrams; then writes messages with any attributes, which must be read back,
-/// and changes a byte of each; then compares networks.
+/// Parses bytes as datagrams. Writes messages with any attributes, which must be read back, and
+/// changes a byte of each. Finally compares networks.
 pub fn kernel(bytes: &[u8]) {
     testing::hostile_datagram(bytes, 1);
     let mut input = Input::new(bytes);

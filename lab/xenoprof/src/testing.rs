@@ -44,7 +44,7 @@ pub(crate) fn with_an_absent_domain() -> Session {
 }
 
 /// Returns a session with samples of 1 ms: a driver domain copies (60 samples) and writes to a TAP,
-/// whose stack runs at once (40 samples); a CPU is idle (100 samples).
+/// whose stack runs in the same call (40 samples); a CPU is idle (100 samples).
 pub(crate) fn session() -> Session {
     let mut driver = domain("driver", DomainKind::Driver, 100_000_000);
     driver.ledger = Some(HopLedger {

@@ -89,7 +89,7 @@ impl Fields {
 fn taken(bytes: &mut &[u8]) -> u64 {
     let mut number = 0;
     for shift in (0..).step_by(7) {
-        let (byte, rest) = bytes.split_first().expect("the message goes on");
+        let (byte, rest) = bytes.split_first().expect("the message continues");
         *bytes = rest;
         number |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {

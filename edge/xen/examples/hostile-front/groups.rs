@@ -56,7 +56,7 @@ fn next(link: &Link) -> Outcome<[u8; 6]> {
     let from = link.rx.rsp_prod();
     link.post(1);
     if !within(|| Ok(link.rx.rsp_prod() != from))? {
-        return Err("nothing comes".into());
+        return Err("no packet arrives".into());
     }
     let mut answers = link.rx.responses(from).into_iter().map(RxResponse::decode);
     let answer = answers.next_back().ok_or("no answer")?;

@@ -440,7 +440,7 @@ fn a_flooding_guest_is_read_at_a_limited_rate() {
     };
     assert!(flood(&mut interfaces, 0) <= 32 * 5);
     assert_eq!(flood(&mut interfaces, 0), 0);
-    // Another guest's change is read at once.
+    // Another guest's change is read immediately.
     fake.set("/local/domain/4/device/vif/0/state", "4");
     interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(ConnId(1)), Some(XenbusState::Connected));

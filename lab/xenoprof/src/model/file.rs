@@ -72,8 +72,8 @@ pub enum FileError {
     },
 }
 
-/// A file that is reserved before the session begins, so that a name in use is reported at once and
-/// not after an hour of profiling. It is removed if nothing is written to it.
+/// A file that is reserved before the session begins, so that a name in use is reported
+/// immediately, and not after an hour of profiling. It is removed if nothing is written to it.
 #[derive(Debug)]
 pub struct Reserved {
     /// Path of the temporary file. `None` for a device or a pipe, to which the session is written

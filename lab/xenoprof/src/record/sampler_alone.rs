@@ -75,7 +75,7 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
 
 fn serve(args: &[String]) -> anyhow::Result<()> {
     let spec: SamplerSpec = helper::parse(args.first().map_or("null", String::as_str))?;
-    // Fail at once if sampling is impossible.
+    // Fail immediately if sampling is impossible.
     drop(BareSession::start(spec.hz)?.stop());
     helper::reply(&json!({"ready": true}));
     let mut running = None;

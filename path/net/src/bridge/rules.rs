@@ -180,7 +180,7 @@ impl PortFirewall {
         }
     }
 
-    // Kept out of `pass`, which most ports leave at once.
+    // Separate from `pass`, which returns immediately for ports with neither rules nor flows.
     #[inline(never)]
     fn decide(
         &mut self,

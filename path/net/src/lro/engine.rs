@@ -169,7 +169,7 @@ impl Lro {
         let mut slots = [NO_SLOT; AHEAD];
         let (mut last_ends, mut last) = ((0, 0), NO_SLOT);
         for (slot, frame) in slots.iter_mut().zip(frames) {
-            // For IPv4 these distinguish flows.
+            // For IPv4, addresses and ports distinguish flows.
             let ends = layout::ends_v4(frame);
             if ends != last_ends {
                 let usual = SnapshotLayout::usual(frame);

@@ -16,7 +16,7 @@ pub enum MergeRules {
 /// Effect of a PSH flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Psh {
-    /// Its segment is merged, and the aggregate flushed at once.
+    /// Its segment is merged, and the aggregate is flushed immediately.
     #[default]
     Flush,
     /// No effect: the aggregate has the flag if one of its segments had it. The position of the

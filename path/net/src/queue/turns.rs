@@ -66,7 +66,7 @@ impl Turns {
                 list.push_front(number);
                 return Some(number);
             }
-            // A member that empties and returns at once must not count as new.
+            // A member that empties and returns immediately must not count as new.
             if is_new && !self.old.is_empty() {
                 self.old.push_back(number);
             } else {

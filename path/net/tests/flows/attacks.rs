@@ -177,8 +177,8 @@ fn a_forged_rst_ends_no_connection() {
         );
         assert_eq!(phase(&table, now), FlowPhase::Established);
     }
-    // Both stations act on this RST: the connection makes room for others at once, and is forgotten
-    // soon.
+    // Both stations act on this RST: the connection immediately makes room for others, and is
+    // forgotten soon.
     let now = 30_000 * SECOND;
     connect(&mut table, CONVERSATION, now);
     go(
@@ -207,7 +207,7 @@ fn a_forged_rst_ends_no_connection() {
     );
 }
 
-/// FW-8: a forged FIN ends no connection that continues.
+/// FW-8: a forged FIN does not end a connection whose stations continue.
 #[test]
 fn a_forged_fin_ends_no_connection() {
     let mut table = table(64);

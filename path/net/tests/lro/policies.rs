@@ -85,7 +85,7 @@ fn latency_has_the_rest_of_the_poll() {
     let mut frames = stream.packets(2, 0);
     let (poll, out) = (&mut stream.lro, &mut stream.out);
     poll.poll_timed(60_000, || 59_000, &mut frames, out);
-    assert_eq!(poll.latency().count(), 2, "a clock that goes back");
+    assert_eq!(poll.latency().count(), 2, "a clock that runs backwards");
     assert_eq!(poll.latency().max_ns(), 33_170);
 }
 

@@ -316,7 +316,8 @@ fn features(input: &mut Input<'_>) -> Features {
     }
 }
 
-/// Returns an index that is mostly near `now`, because a distant one ends the interface at once.
+/// Returns an index that is mostly near `now`, because a distant one ends the interface
+/// immediately.
 fn near(input: &mut Input<'_>, now: u32) -> u32 {
     match input.byte() {
         255 => input.word(),

@@ -49,7 +49,7 @@ fn events_arrive_between_answers() {
     assert_eq!(
         store.event().unwrap().as_deref(),
         Some("backend/vif"),
-        "a new watch causes one event at once"
+        "a new watch causes one event immediately"
     );
     fake.set("backend/vif/3/0/state", "1");
     assert_eq!(store.read("nothing").unwrap(), None);
