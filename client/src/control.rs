@@ -109,7 +109,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 
-    const LONG: Duration = Duration::from_secs(120);
+    const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// Returns a monitor that gives one answer.
     fn with_answer<T>(answer: &'static [u8], close: bool, check: impl FnOnce(&Path) -> T) -> T {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn an_answer_is_decoded() {
         let got: Relayed = with_answer(b"{\"reply\":\"x\\n\"}\n", false, |path| {
-            ask(path, &relay(), LONG).unwrap()
+            ask(path, &relay(), TIMEOUT).unwrap()
         });
         assert_eq!(got.reply, "x\n");
     }
@@ -155,7 +155,7 @@ mod tests {
             request: "x".repeat(REQUEST_MAX),
         };
         let path = Path::new("/no/such/socket");
-        let refused = ask::<Relayed>(path, &request, LONG).unwrap_err();
+        let refused = ask::<Relayed>(path, &request, TIMEOUT).unwrap_err();
         let says = |why: &String| why.ends_with("bytes; the limit is 1048576");
         assert!(
             matches!(&refused, Error::Refused(why) if says(why)),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn kinds_of_failed_answers_are_distinguished() {
-        let limit = LONG;
+        let limit = TIMEOUT;
         let refused = with_answer(b"{\"error\":\"no domain x\"}\n", false, |path| {
             ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
         });

@@ -53,7 +53,7 @@ endpoint = "echo"
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Timeout of a program, including experiments.
-const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 
 /// The program of `demo`, `exp` and `prof`.
 const LAB: &str = "grantway-lab";
@@ -226,7 +226,7 @@ impl TestDir {
     /// Runs `grantway ARGS` until it exits.
     pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let child = self.command(args).spawn().unwrap();
-        CommandOutput::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
     }
 
     /// Runs `grantway ARGS` on a terminal until it exits, and presses keys after a pause.
@@ -254,7 +254,7 @@ impl TestDir {
         let mut stdin = child.stdin.take().unwrap();
         std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
-        let run = CommandOutput::new(output_of(child, LONGEST));
+        let run = CommandOutput::new(output_of(child, PROGRAM_TIMEOUT));
         drop(stdin);
         run
     }
@@ -263,7 +263,7 @@ impl TestDir {
     pub(crate) fn run_without_programs(&self, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.env("PATH", self.dir.path()).spawn().unwrap();
-        CommandOutput::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
     }
 
     /// Runs `grantway ARGS` as another user.
@@ -275,7 +275,7 @@ impl TestDir {
     pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> CommandOutput {
         let mut command = self.command(args);
         let child = command.uid(user).gid(group).spawn().unwrap();
-        CommandOutput::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
     }
 
     /// Runs `grantway ARGS` as a user, under a limit in `prlimit`'s syntax.
@@ -308,7 +308,7 @@ impl TestDir {
     /// Runs `grantway ARGS` in a new PID namespace until it exits.
     pub(crate) fn run_apart(&self, args: &[&str]) -> CommandOutput {
         let child = self.command_apart(args).spawn().unwrap();
-        CommandOutput::new(output_of(child, LONGEST))
+        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
     }
 
     fn command_apart(&self, args: &[&str]) -> Command {
@@ -426,7 +426,7 @@ impl Running {
     /// Waits until the program exits by itself.
     pub(crate) fn finish(mut self) -> CommandOutput {
         let child = self.child.take().unwrap();
-        let mut run = CommandOutput::new(output_of(child, LONGEST));
+        let mut run = CommandOutput::new(output_of(child, PROGRAM_TIMEOUT));
         run.out = fs::read_to_string(&self.out).unwrap();
         run
     }

@@ -16,7 +16,7 @@ use testing::{accept, child_of, end_of, wait_for};
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
 /// Timeout for a stream whose machine was down for some seconds. It continues when its sender
 /// retries.
-const LONGEST: Duration = Duration::from_secs(300);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn config(driver: &str, namespaces: &[String]) -> String {
     let guests = namespaces.iter().zip(NAMES).enumerate();
@@ -75,7 +75,7 @@ fn persistent_interfaces_outlive_the_machine() {
     let connect = || TcpStream::connect(("10.0.0.2", 7000)).unwrap();
     let mut sender = machine.places[0].0.enter(connect).unwrap();
     let mut receiver = accept(&listener);
-    receiver.set_read_timeout(Some(LONGEST)).unwrap();
+    receiver.set_read_timeout(Some(STREAM_TIMEOUT)).unwrap();
     let mut carries = |byte: u8| {
         sender.write_all(&[byte]).unwrap();
         let mut got = [0];

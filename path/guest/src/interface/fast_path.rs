@@ -123,7 +123,7 @@ mod tests {
     use std::rc::Rc;
     use vif::testing::{Rig, packet, sizes};
 
-    const LONGEST: usize = 200;
+    const FRAME_BYTES_MAX: usize = 200;
 
     /// An endpoint with room for some frames, and the lengths of those that it has taken.
     #[derive(Clone, Default)]
@@ -135,7 +135,7 @@ mod tests {
     impl Nic for LimitedEndpoint {
         fn caps(&self) -> Caps {
             Caps {
-                max_frame: LONGEST,
+                max_frame: FRAME_BYTES_MAX,
                 ..Caps::default()
             }
         }
@@ -248,11 +248,11 @@ mod tests {
         let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
         let mut small = SmallFramesToGuest::default();
         endpoint.room.set(9);
-        send(&mut rig, &[LONGEST, LONGEST + 1, 60]);
+        send(&mut rig, &[FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 60]);
         let outcome = pass(|input, outcome| {
             small.run(&mut rig.front, &mut device, input, outcome);
         });
         assert!(outcome.fatal.is_none() && rig.front.has_work());
-        assert_eq!(endpoint.taken.borrow()[..], [LONGEST]);
+        assert_eq!(endpoint.taken.borrow()[..], [FRAME_BYTES_MAX]);
     }
 }

@@ -18,7 +18,7 @@ use nic::Frame;
 /// The only list of aggregates by age.
 pub(super) const AGE: u32 = 0;
 /// Packets that are looked up at a time.
-const AHEAD: usize = 16;
+const LOOKAHEAD: usize = 16;
 /// Marks the absence of a slot.
 pub(super) const NO_SLOT: u32 = u32::MAX;
 
@@ -131,7 +131,7 @@ impl Lro {
         if self.settings.flush == Flush::Adaptive {
             self.round = self.polls as u32;
         }
-        for frames in frames.chunks_mut(AHEAD) {
+        for frames in frames.chunks_mut(LOOKAHEAD) {
             let slots = self.look_up(frames);
             for (frame, slot) in frames.iter_mut().zip(slots) {
                 if !self.receive_predicted(now_ns, slot, frame, out) {
@@ -165,8 +165,8 @@ impl Lro {
     /// Returns the probable slot of each packet, or [`NO_SLOT`]. Reads only addresses and ports, so
     /// that the cache misses of several packets overlap.
     #[inline]
-    fn look_up(&self, frames: &[Frame]) -> [u32; AHEAD] {
-        let mut slots = [NO_SLOT; AHEAD];
+    fn look_up(&self, frames: &[Frame]) -> [u32; LOOKAHEAD] {
+        let mut slots = [NO_SLOT; LOOKAHEAD];
         let (mut last_ends, mut last) = ((0, 0), NO_SLOT);
         for (slot, frame) in slots.iter_mut().zip(frames) {
             // For IPv4, addresses and ports distinguish flows.

@@ -9,7 +9,7 @@ use nic::Frame;
 
 /// Length of the longest pure acknowledgement: two tags, IPv6, and a TCP header with the maximum of
 /// options.
-const LONGEST: usize = 14 + 8 + 40 + 60;
+const ACK_BYTES_MAX: usize = 14 + 8 + 40 + 60;
 
 /// The TCP option numbers that matter here.
 mod option {
@@ -28,7 +28,7 @@ pub struct Ack {
 /// Returns the acknowledgement if the frame is a pure one.
 #[must_use]
 pub fn pure_ack(frame: &Frame) -> Option<Ack> {
-    if frame.len() > LONGEST {
+    if frame.len() > ACK_BYTES_MAX {
         return None;
     }
     let packet = Packet::parse(frame.header()).ok()?;
@@ -41,7 +41,7 @@ pub fn pure_ack(frame: &Frame) -> Option<Ack> {
         return None;
     }
     // The options may extend beyond the snapshot.
-    let mut bytes = [0; LONGEST];
+    let mut bytes = [0; ACK_BYTES_MAX];
     let length = frame.prefix(&mut bytes).ok()?;
     let header = bytes.get(..length)?;
     let Ok(Transport::Tcp(tcp)) = packet.transport(header) else {

@@ -208,15 +208,15 @@ pub fn any_build() -> impl Strategy<Value = Build> {
 }
 
 /// Bytes of memory that a test's thread reuses, far more than are in use at a time.
-const ROOM: usize = 16 << 20;
+const STORAGE_SIZE: usize = 16 << 20;
 
 pub fn area_of(bytes: &[u8]) -> Span {
     thread_local! {
-        static MEMORY: (Area, Cell<usize>) = (Area::anonymous(ROOM).unwrap(), Cell::new(0));
+        static MEMORY: (Area, Cell<usize>) = (Area::anonymous(STORAGE_SIZE).unwrap(), Cell::new(0));
     }
     MEMORY.with(|(area, next)| {
         let at = match next.get() + bytes.len() {
-            end if end > ROOM => 0,
+            end if end > STORAGE_SIZE => 0,
             _ => next.get(),
         };
         // A cache line apart, so that no two frames are contiguous by chance.

@@ -7,7 +7,7 @@ use crate::testing::{back_record, ipv4_tcp};
 use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
 /// Length of the longest frame with pending segmentation.
-const LONGEST: usize = 65_535 + 19;
+const FRAME_BYTES_MAX: usize = 65_535 + 19;
 const SIZE: u16 = 1448;
 
 /// A guest that accepts packets of `max_slots` slots; with `meta`, responses carry segment sizes.
@@ -28,7 +28,7 @@ fn received(rig: &mut Rig, bytes: &[u8], gso: bool) -> Frame {
     let mut frame = Frame::empty();
     let mut rest = bytes;
     while !rest.is_empty() {
-        let Buffer { id, span } = rig.back.post(LONGEST).unwrap();
+        let Buffer { id, span } = rig.back.post(FRAME_BYTES_MAX).unwrap();
         assert_eq!(span.len(), 2048, "all of a buffer");
         let (part, behind) = rest.split_at(rest.len().min(span.len()));
         rest = behind;
@@ -52,12 +52,12 @@ fn received(rig: &mut Rig, bytes: &[u8], gso: bool) -> Frame {
 fn how_many_buffers_a_segment_needs() {
     over_each_format(|| {
         let rig = self::rig(true, 40);
-        let needed = [60, 2048, 2049, LONGEST].map(|bytes| rig.back.buffers_for(bytes));
+        let needed = [60, 2048, 2049, FRAME_BYTES_MAX].map(|bytes| rig.back.buffers_for(bytes));
         assert_eq!(needed, [Some(1), Some(1), Some(2), Some(33)]);
         assert_eq!(rig.back.buffers_for(40 * 2048 + 1), None);
         let few = self::rig(true, 18);
         assert_eq!(
-            few.back.buffers_for(LONGEST),
+            few.back.buffers_for(FRAME_BYTES_MAX),
             None,
             "more slots than the guest accepts"
         );
@@ -109,8 +109,8 @@ fn nonconsecutive_parts_are_dropped() {
         let mut apart = received(&mut rig, &ipv4_tcp(6000, 1), true);
         apart.pieces.swap(1, 2);
         let mut gap = received(&mut rig, &ipv4_tcp(3000, 2), true);
-        let between = rig.back.post(LONGEST).unwrap();
-        let last = rig.back.post(LONGEST).unwrap();
+        let between = rig.back.post(FRAME_BYTES_MAX).unwrap();
+        let last = rig.back.post(FRAME_BYTES_MAX).unwrap();
         gap.pieces[1].span = last.span.take(gap.pieces[1].span.len());
         gap.pieces[1].buffer = last.id;
         let mut nowhere = received(&mut rig, &ipv4_tcp(3000, 3), true);
