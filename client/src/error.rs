@@ -14,7 +14,7 @@ pub enum Error {
     )]
     NoDaemon(PathBuf),
     /// No instance answers to this name.
-    #[error("no instance named `{name}` is running{}", others(.running))]
+    #[error("no instance named `{name}` is running{}", describe_running(.running))]
     NoInstance {
         /// The name.
         name: String,
@@ -146,7 +146,7 @@ impl Error {
     }
 }
 
-fn others(running: &[String]) -> String {
+fn describe_running(running: &[String]) -> String {
     match running {
         [] => "; start one with `grantway up CONFIG`".to_owned(),
         names => format!("; running: {}", names.join(", ")),

@@ -33,18 +33,18 @@ impl Tied {
     /// Panics if `sh` cannot be started.
     #[must_use]
     pub fn new(pid: u32) -> Self {
-        tell('+', pid);
+        write_guard('+', pid);
         Self(pid)
     }
 }
 
 impl Drop for Tied {
     fn drop(&mut self) {
-        tell('-', self.0);
+        write_guard('-', self.0);
     }
 }
 
-fn tell(sign: char, pid: u32) {
+fn write_guard(sign: char, pid: u32) {
     let mut keeps = KEEPS.lock().unwrap_or_else(PoisonError::into_inner);
     let stdin = keeps.get_or_insert_with(keeper);
     writeln!(stdin, "{sign} {pid}").expect("the keeper reads");

@@ -43,7 +43,7 @@ fn append(path: &Path, text: &mut String) {
 }
 
 /// Returns whether a source has a test or a module of tests with this name.
-fn holds(source: &str, name: &str) -> bool {
+fn has_test(source: &str, name: &str) -> bool {
     source.contains(&format!("fn {name}(")) || source.contains(&format!("mod {name};"))
 }
 
@@ -57,12 +57,12 @@ fn every_named_test_exists() {
             let source = sources
                 .get(package)
                 .unwrap_or_else(|| panic!("`{name}`: crate {package} does not exist"));
-            assert!(holds(source, test), "`{name}` is not in {package}");
+            assert!(has_test(source, test), "`{name}` is not in {package}");
             checked += 1;
         } else if name.matches('_').count() > 1
             && !name.contains(|c: char| c.is_whitespace() || c == '/' || c == ':' || c == '.')
         {
-            let somewhere = sources.values().any(|source| holds(source, name));
+            let somewhere = sources.values().any(|source| has_test(source, name));
             assert!(somewhere, "test `{name}` does not exist");
             checked += 1;
         }
@@ -102,7 +102,7 @@ fn test_exists(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
     }
     let group = format!("fn {start}");
     Some(match start == last {
-        true => somewhere(&|source| holds(source, last)),
+        true => somewhere(&|source| has_test(source, last)),
         false => somewhere(&|source| source.contains(&group)),
     })
 }

@@ -47,7 +47,7 @@ impl OpenClient {
         serde_json::from_str(&line).unwrap()
     }
 
-    fn ask(&mut self, request: &Value) -> Value {
+    fn request(&mut self, request: &Value) -> Value {
         self.send(request);
         self.answer()
     }
@@ -120,13 +120,13 @@ fn connections_of_outsiders_do_not_delay_a_restart() {
         }
         let status = json!({ "op": "status" });
         for kill in 1..=3 {
-            let before = owner.ask(&status);
+            let before = owner.request(&status);
             let driver = rustix::process::Pid::from_raw(pid(&before, "driver")).unwrap();
             rustix::process::kill_process(driver, rustix::process::Signal::KILL).unwrap();
             let killed = Instant::now();
             wait(|| {
                 let asked = Instant::now();
-                let now = owner.ask(&status);
+                let now = owner.request(&status);
                 assert!(asked.elapsed() < ANSWER_DEADLINE, "{:?}", asked.elapsed());
                 (restarts(&now, "driver") == Some(kill)).then_some(())
             });
@@ -163,7 +163,7 @@ fn partial_requests_do_not_delay_other_users() {
     let half = connect.join().unwrap();
     for _ in 0..5 {
         let began = Instant::now();
-        let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
+        let status = OpenClient::new(&socket).request(&json!({ "op": "status" }));
         assert!(status["domains"].is_array(), "{status}");
         assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
     }
@@ -196,7 +196,7 @@ fn pending_requests_do_not_block_root() {
     fs::remove_file(place.path("guest")).unwrap();
     let all = changing.join().unwrap();
     let began = Instant::now();
-    let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
+    let status = OpenClient::new(&socket).request(&json!({ "op": "status" }));
     assert!(status["domains"].is_array(), "{status}");
     assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
     drop(all);

@@ -138,7 +138,7 @@ fn a_users_plan_impairs_the_wire_and_adds_load() {
     for wires in ["wires@wires=1", "wires@wires=4"] {
         assert!(value(wires, "throughput") > 0.0);
     }
-    assert_eq!(place.left(), ["own.toml"]);
+    assert_eq!(place.leftovers(), ["own.toml"]);
 }
 
 /// A plan with a web server, which is queried over a machine and over the kernel's network path.
@@ -185,7 +185,7 @@ fn a_web_server_is_measured_and_leaves_nothing() {
         assert!(value(config, "unanswered") < 1.0);
     }
     assert!(value("machine", "peak_replies") >= value("machine@offered=50", "replies"));
-    assert_eq!(place.left(), ["web.toml"]);
+    assert_eq!(place.leftovers(), ["web.toml"]);
     assert_eq!(place.users(), Vec::<String>::new());
 }
 
@@ -326,7 +326,7 @@ fn peers_run_and_leave_nothing_behind() {
             assert_eq!(note.matches("payload touched").count(), 2, "{note}");
         }
     }
-    assert_eq!((pages(), place.left()), (before.clone(), Vec::new()));
+    assert_eq!((pages(), place.leftovers()), (before.clone(), Vec::new()));
     assert_eq!(place.users(), Vec::<String>::new());
 
     let running = place.start(&[&all[..], &["60", "--only", "ovs"]].concat());
@@ -342,7 +342,7 @@ fn peers_run_and_leave_nothing_behind() {
     assert_ne!(pages(), huge_pages("free_hugepages"));
     let run = running.terminate();
     assert_eq!(run.code, 130, "{run:?}");
-    assert_eq!((pages(), place.left()), (before, Vec::new()));
+    assert_eq!((pages(), place.leftovers()), (before, Vec::new()));
     assert_eq!(place.users(), Vec::<String>::new());
 }
 

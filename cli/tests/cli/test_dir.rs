@@ -148,7 +148,7 @@ impl TestDir {
     }
 
     /// Returns the names of other files in the folder.
-    pub(crate) fn left(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).unwrap();
         let name = |entry: std::io::Result<fs::DirEntry>| {
             let name = entry.unwrap().file_name().into_string().unwrap();

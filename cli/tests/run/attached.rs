@@ -44,7 +44,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns the answer to a query, if the machine answers.
-    fn ask(&self, what: &str) -> Option<Value> {
+    fn query(&self, what: &str) -> Option<Value> {
         let args = ["--json", what, "--name", "m"];
         let ran = spawn_as(self.world, self.owner, &args).finish();
         serde_json::from_str(&ran.out).ok()
@@ -52,7 +52,7 @@ impl<'a> Machine<'a> {
 
     /// Returns the names of the machine's guests.
     fn guests(&self) -> Vec<String> {
-        let status = wait_for("no status", || self.ask("status"));
+        let status = wait_for("no status", || self.query("status"));
         let domains = status["domains"].as_array().unwrap().iter();
         let names = domains.map(|domain| domain["name"].as_str().unwrap().to_owned());
         names.filter(|name| name != "driver").collect()
@@ -62,7 +62,7 @@ impl<'a> Machine<'a> {
     #[track_caller]
     fn wait_until_empty(&self) {
         wait_until_none(|| self.guests());
-        assert_eq!(wait_for("no audit", || self.ask("grants"))["leaked"], 0);
+        assert_eq!(wait_for("no audit", || self.query("grants"))["leaked"], 0);
     }
 }
 

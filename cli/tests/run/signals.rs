@@ -43,7 +43,7 @@ fn the_status_shows_a_signal_that_ended_it() {
         run.line_with("runs");
         run.signal(signal);
         assert_eq!(run.finish().code, code);
-        assert_eq!(world.left(), [""; 0]);
+        assert_eq!(world.leftovers(), [""; 0]);
     }
 }
 
@@ -95,7 +95,7 @@ fn a_run_leaves_nothing_whenever_it_ends() {
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
             // A killed run cannot remove its log and its note, so later runs remove them.
             wait_until_none(|| {
-                let mut left = world.left();
+                let mut left = world.leftovers();
                 let may_stay = |what: &str| what.contains(".log") || what.contains(".host");
                 left.retain(|what| !(signal == Signal::KILL && may_stay(what)));
                 left.extend(sleeping(&asleep));

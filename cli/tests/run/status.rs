@@ -36,7 +36,7 @@ fn a_machine_that_cannot_start_leaves_nothing() {
     let ran = ran.finish();
     assert_eq!(ran.code, 125, "{ran:?}");
     assert!(ran.err.contains("Cannot allocate memory"), "{ran:?}");
-    assert_eq!(world.left(), [""; 0], "{ran:?}");
+    assert_eq!(world.leftovers(), [""; 0], "{ran:?}");
 }
 
 /// By convention 125 is never a command's status. It shows that grantway has failed.

@@ -132,7 +132,7 @@ impl Testbed {
     /// Runs `grantway run ARGS` until it exits, and checks that it has left nothing.
     pub(crate) fn run(&self, args: &[&str]) -> RunOutput {
         let ran = self.start(args).finish();
-        let left = self.left();
+        let left = self.leftovers();
         assert!(left.is_empty(), "{args:?} has left {left:?}: {ran:?}");
         ran
     }
@@ -151,7 +151,7 @@ impl Testbed {
     }
 
     /// Returns everything that exists now but did not exist at the start.
-    pub(crate) fn left(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let links = self.system.enter(|| {
             let links = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -203,7 +203,7 @@ impl Testbed {
     /// Waits until the system is as at the start.
     #[track_caller]
     pub(crate) fn wait_until_clean(&self) {
-        wait_until_none(|| self.left());
+        wait_until_none(|| self.leftovers());
     }
 
     /// Starts a web server outside. It runs until the end of the test, and answers with the address

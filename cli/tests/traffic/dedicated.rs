@@ -190,7 +190,7 @@ fn only_the_queue_of_a_dead_guest_ends() {
     assert_eq!(ended.len(), 2 * 2, "{ended:?}");
     // A socket is not closed as long as a descriptor refers to it.
     wait_until("the monitor still holds closed sockets", || {
-        !holds(monitor, &ended)
+        !has_socket(monitor, &ended)
     });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     assert_eq!(
@@ -274,7 +274,7 @@ fn a_restarted_driver_gets_the_queues_back() {
 }
 
 /// Returns whether a process has a descriptor that refers to one of these sockets.
-fn holds(pid: u64, sockets: &[String]) -> bool {
+fn has_socket(pid: u64, sockets: &[String]) -> bool {
     let mut all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     all.any(|fd| {
         let name = fs::read_link(fd.path()).unwrap_or_default();
@@ -329,7 +329,7 @@ fn a_queue_ends_in_any_order_of_kills() {
             wait_until("a socket outlives its guest", || {
                 let netd = wait_for("no netd", || child_of(core, "grantway-netd"));
                 let all = [core, netd, pid(&machine, "driver")];
-                !all.into_iter().any(|pid| holds(pid, &ended))
+                !all.into_iter().any(|pid| has_socket(pid, &ended))
             });
             assert_eq!(machine.ask(&["grants"])["leaked"], 0, "{order}");
         }

@@ -83,7 +83,9 @@ impl<'a> Delegate<'a> {
 
     /// Calls STATUS or GC, unless the plugin is older than 1.1.0.
     pub(crate) fn newer(&self, command: &str) -> Result<(), CniError> {
-        match self.version >= CniVersion::V1_1 && self.speaks()?.contains(&CniVersion::V1_1) {
+        match self.version >= CniVersion::V1_1
+            && self.supported_versions()?.contains(&CniVersion::V1_1)
+        {
             true => self.run_in(command, CniVersion::V1_1).map(drop),
             false => Ok(()),
         }
@@ -94,8 +96,8 @@ impl<'a> Delegate<'a> {
     fn run(&self, command: &str) -> Result<Vec<u8>, CniError> {
         match self.run_in(command, self.version) {
             Err(failure) if failure.is(ErrorCode::CniVersion) => {
-                let speaks = self.speaks()?.into_iter();
-                match speaks.filter(|version| *version < self.version).max() {
+                let supported = self.supported_versions()?.into_iter();
+                match supported.filter(|version| *version < self.version).max() {
                     Some(version) => self.run_in(command, version),
                     None => Err(failure),
                 }
@@ -104,14 +106,14 @@ impl<'a> Delegate<'a> {
         }
     }
 
-    fn speaks(&self) -> Result<Vec<CniVersion>, CniError> {
+    fn supported_versions(&self) -> Result<Vec<CniVersion>, CniError> {
         let conf = json!({ "cniVersion": self.version.text() });
         let answer = self.execute("VERSION", &conf)?;
-        let speaks: VersionAnswer = serde_json::from_slice(&answer).map_err(|error| {
+        let supported: VersionAnswer = serde_json::from_slice(&answer).map_err(|error| {
             let msg = format!("{} does not report its versions", self.program.display());
             CniError::new(ErrorCode::Decode, msg).because(error)
         })?;
-        let versions = speaks.versions.iter().map(String::as_str);
+        let versions = supported.versions.iter().map(String::as_str);
         Ok(versions.filter_map(CniVersion::of).collect())
     }
 

@@ -41,7 +41,7 @@ impl MachineClient {
     }
 
     fn status_within(&self, limit: Duration) -> Result<Status, Error> {
-        let status: Status = self.ask(&Control::Status, limit)?;
+        let status: Status = self.request(&Control::Status, limit)?;
         match status.up_took_ns {
             Some(_) => Ok(status),
             None => Err(Error::Refused("the machine is still starting".to_owned())),
@@ -62,7 +62,7 @@ impl MachineClient {
 
     /// Attaches a guest; returns when it is connected.
     pub(crate) fn attach(&self, guest: Setting) -> Result<Attached, Error> {
-        self.ask(&Control::Attach { guest }, ATTACH_TIMEOUT)
+        self.request(&Control::Attach { guest }, ATTACH_TIMEOUT)
     }
 
     /// Detaches a guest; returns whether it existed. Afterwards only the guest's interface may
@@ -82,7 +82,7 @@ impl MachineClient {
             return Ok(false);
         }
         let domain = guest.to_owned();
-        let detached: Result<Detached, Error> = self.ask(&Control::Detach { domain }, left());
+        let detached: Result<Detached, Error> = self.request(&Control::Detach { domain }, left());
         let Err(error) = detached else {
             return Ok(true);
         };
@@ -97,7 +97,7 @@ impl MachineClient {
         Ok(true)
     }
 
-    fn ask<T: DeserializeOwned>(&self, control: &Control, limit: Duration) -> Result<T, Error> {
+    fn request<T: DeserializeOwned>(&self, control: &Control, limit: Duration) -> Result<T, Error> {
         ask(&self.socket, control, limit)
     }
 

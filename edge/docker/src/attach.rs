@@ -107,7 +107,7 @@ impl RemoteDriver {
         // Docker sets the routes of an interface that it has moved, and of no other.
         let has_routes = placed.has_routes || lacks_routes || found.is_none();
         attachment
-            .attach(&endpoint.given(has_routes))
+            .attach(&endpoint.interface_addresses(has_routes))
             .map_err(failed)?;
         let found = find(&sandbox, &endpoint.mac).ok().flatten();
         let placed = AttachedInterface {

@@ -145,8 +145,8 @@ impl RemoteDriver {
         let stored = self.stored_endpoints.put(id, &*endpoint);
         let opened = stored.map_err(|error| error.to_string()).and_then(|()| {
             let attachment = self.attachment(id, &endpoint);
-            let opened =
-                attachment.and_then(|one| one.open(&endpoint.ports, &endpoint.given(false)));
+            let opened = attachment
+                .and_then(|one| one.open(&endpoint.ports, &endpoint.interface_addresses(false)));
             opened.map_err(|error| error.to_string())
         });
         let placed = opened.and_then(|()| self.attach_if_moved(id, &mut endpoint, None).map(drop));

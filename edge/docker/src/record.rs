@@ -46,7 +46,7 @@ pub(crate) struct AttachedInterface {
 
 impl EndpointRecord {
     /// Returns its addresses, and its gateways if the machine sets the routes.
-    pub(crate) fn given(&self, has_routes: bool) -> InterfaceAddresses {
+    pub(crate) fn interface_addresses(&self, has_routes: bool) -> InterfaceAddresses {
         let gateways = match has_routes && self.is_gateway {
             true => self.network.gateways.clone(),
             false => Vec::new(),

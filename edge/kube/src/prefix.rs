@@ -76,7 +76,7 @@ impl AddressBlock {
     }
 
     /// Returns the number of the last address of the prefix, counted from its first one.
-    fn rest(self) -> u128 {
+    fn last_index(self) -> u128 {
         let width: u32 = if self.is_v6 { 128 } else { 32 };
         let free = width.saturating_sub(self.bits.into());
         1u128.checked_shl(free).map_or(u128::MAX, |size| size - 1)
@@ -84,7 +84,7 @@ impl AddressBlock {
 
     fn rounded(self) -> Self {
         Self {
-            first: self.first & !self.rest(),
+            first: self.first & !self.last_index(),
             ..self
         }
     }
@@ -93,7 +93,7 @@ impl AddressBlock {
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         let is_same = self.is_v6 == other.is_v6 && self.bits <= other.bits;
-        is_same && other.first & !self.rest() == self.first
+        is_same && other.first & !self.last_index() == self.first
     }
 
     /// Returns whether an address is of the same version of IP.
@@ -103,14 +103,17 @@ impl AddressBlock {
 
     /// Returns the two halves, or `None` for a single address.
     fn halves(self) -> Option<[Self; 2]> {
-        let size = self.rest().checked_add(1).map_or(1 << 127, |size| size / 2);
+        let size = self
+            .last_index()
+            .checked_add(1)
+            .map_or(1 << 127, |size| size / 2);
         let bits = self.bits + 1;
         let half = |first| Self {
             first,
             bits,
             ..self
         };
-        (self.rest() > 0).then(|| [half(self.first), half(self.first + size)])
+        (self.last_index() > 0).then(|| [half(self.first), half(self.first + size)])
     }
 
     /// Returns the prefix that is one bit shorter and contains it.

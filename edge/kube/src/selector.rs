@@ -46,14 +46,14 @@ impl LabelSelector {
         let has = |(key, value)| labels.get(key) == Some(value);
         let mut selects = self.match_labels.iter().all(has);
         for requirement in &self.match_expressions {
-            selects &= requirement.holds(labels)?;
+            selects &= requirement.is_met_by(labels)?;
         }
         Ok(selects)
     }
 }
 
 impl Requirement {
-    fn holds(&self, labels: &Labels) -> Result<bool, UnknownSelector> {
+    fn is_met_by(&self, labels: &Labels) -> Result<bool, UnknownSelector> {
         let value = labels.get(&self.key);
         let is_listed = value.is_some_and(|value| self.values.contains(value));
         match (self.operator.as_str(), self.values.is_empty()) {

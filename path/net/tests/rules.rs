@@ -453,7 +453,7 @@ fn digits(address: IpAddr) -> String {
 
 /// The oracle: BR-18 and BR-20, word by word.
 fn decides(written: &Written, direction: Direction, sent: &Sent) -> bool {
-    fn ask<A, T>(
+    fn matches_field<A, T>(
         wanted: Option<&A>,
         fact: &Fact<T>,
         test: impl Fn(&A, &T) -> bool,
@@ -476,18 +476,18 @@ fn decides(written: &Written, direction: Direction, sent: &Sent) -> bool {
     let (from_ports, to_ports) = (&rule.source_ports, &rule.destination_ports);
     let answers = [
         Some(rule.direction.is_none_or(|own| own == direction)),
-        ask(rule.ethertype.as_ref(), &sent.ethertype, u16::eq),
-        ask(rule.protocol.as_ref(), &sent.protocol, u8::eq),
-        ask(source.as_ref(), &sent.addresses, |own, (from, _)| {
+        matches_field(rule.ethertype.as_ref(), &sent.ethertype, u16::eq),
+        matches_field(rule.protocol.as_ref(), &sent.protocol, u8::eq),
+        matches_field(source.as_ref(), &sent.addresses, |own, (from, _)| {
             begins(own, *from)
         }),
-        ask(destination.as_ref(), &sent.addresses, |own, (_, to)| {
+        matches_field(destination.as_ref(), &sent.addresses, |own, (_, to)| {
             begins(own, *to)
         }),
-        ask(from_ports.as_ref(), &sent.ports, |own, (from, _)| {
+        matches_field(from_ports.as_ref(), &sent.ports, |own, (from, _)| {
             own.contains(from)
         }),
-        ask(to_ports.as_ref(), &sent.ports, |own, (_, to)| {
+        matches_field(to_ports.as_ref(), &sent.ports, |own, (_, to)| {
             own.contains(to)
         }),
     ];

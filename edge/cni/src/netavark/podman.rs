@@ -67,7 +67,7 @@ impl PodmanContainer {
     /// Returns its published ports, ranges split into single ones.
     pub(super) fn mappings(&self) -> Result<Vec<PortMapping>, CniError> {
         let ports = self.port_mappings.iter().flatten();
-        let each: Result<Vec<_>, _> = ports.map(PublishedPort::each).collect();
+        let each: Result<Vec<_>, _> = ports.map(PublishedPort::single_ports).collect();
         Ok(each?.concat())
     }
 
@@ -107,7 +107,7 @@ impl PodmanContainer {
 
 impl PublishedPort {
     /// Splits a range of ports into single ones.
-    fn each(&self) -> Result<Vec<PortMapping>, CniError> {
+    fn single_ports(&self) -> Result<Vec<PortMapping>, CniError> {
         let mut each = Vec::new();
         for n in 0..self.range.max(1) {
             let both = [self.host_port, self.container_port].map(|first| first.checked_add(n));

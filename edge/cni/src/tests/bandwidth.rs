@@ -16,7 +16,7 @@ const KEYS: [&str; 4] = [
 fn bench() -> (Bench, Fake) {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(&["10.99.0.9/24 10.99.0.1"], json!([]));
+    bench.set_ipam_addresses(&["10.99.0.9/24 10.99.0.1"], json!([]));
     (bench, machine)
 }
 

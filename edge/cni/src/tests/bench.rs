@@ -64,11 +64,11 @@ impl Bench {
             "type": "grantway-cni",
             "ipam": { "type": "answers" },
         });
-        self.here(merged(conf, more))
+        self.with_folders(merged(conf, more))
     }
 
     /// Returns a configuration with the machine, state and addresses of this bench.
-    pub(super) fn here(&self, mut conf: Value) -> Value {
+    pub(super) fn with_folders(&self, mut conf: Value) -> Value {
         conf["socket"] = json!(self.socket());
         conf["stateDir"] = json!(self.file("state"));
         if conf["ipam"].is_object() {
@@ -78,7 +78,7 @@ impl Bench {
     }
 
     /// Sets the addresses that the `ipam` plugin assigns.
-    pub(super) fn gives(&self, ips: &[&str], routes: Value) {
+    pub(super) fn set_ipam_addresses(&self, ips: &[&str], routes: Value) {
         let ips = ips.iter().map(|ip| {
             let (address, gateway) = ip.split_once(' ').unwrap_or((ip, ""));
             match gateway {

@@ -10,7 +10,7 @@ const ASSIGNED: &str = "10.99.0.9/24 10.99.0.1";
 fn a_second_add_fails_and_changes_nothing() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     let conf = bench.conf(json!({}));
     bench.of("ADD", "c1", &conf).done();
     let (code, why) = bench.of("ADD", "c1", &conf).failed();
@@ -32,7 +32,7 @@ fn a_second_add_fails_and_changes_nothing() {
 fn addresses_are_released_if_the_machine_rejects() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     let (code, why) = bench
         .of("ADD", "c1", &bench.conf(json!({ "mtu": 1 })))
         .failed();
@@ -45,7 +45,7 @@ fn addresses_are_released_if_the_machine_rejects() {
 fn a_requested_address_that_is_not_given_fails() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     for ips in [json!(["10.99.0.8/24"]), json!(["10.99.0.9/24", "nonsense"])] {
         let conf = bench.conf(json!({ "runtimeConfig": { "ips": ips } }));
         let (code, why) = bench.of("ADD", "c1", &conf).failed();
@@ -86,7 +86,7 @@ fn without_ipam_the_requested_addresses_are_used() {
 fn a_result_has_the_requested_version() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([{ "dst": "0.0.0.0/0" }]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([{ "dst": "0.0.0.0/0" }]));
     for (version, ipam, spoken) in [
         ("0.4.0", "answers", "0.4.0"),
         ("1.1.0", "answers", "1.1.0"),
@@ -107,7 +107,7 @@ fn a_result_has_the_requested_version() {
 fn results_of_earlier_plugins_are_passed_on() {
     let bench = Bench::new();
     let _machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     let before = json!({
         "cniVersion": "1.0.0",
         "interfaces": [{ "name": "cbr0" }, { "name": "eth0", "sandbox": "/run/netns/x" }],
@@ -127,7 +127,7 @@ fn results_of_earlier_plugins_are_passed_on() {
 fn other_keys_of_the_network_apply_to_interfaces() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     let vif = json!({
         "rate_mbps": 100,
         "rule": [{ "action": "allow", "state": "new", "destination_ports": 80 }],
@@ -158,7 +158,7 @@ const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=db-0;K8S_
 fn pods_with_network_policies_begin_closed() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     let conf = bench.conf(json!({ "networkPolicy": true }));
     let env = |command, args| {
         [

@@ -44,7 +44,7 @@ fn replay(text: &str, change: impl Fn(&mut Value)) {
     let calls = calls(text);
     let mut seen = 0;
     for (n, call) in calls.iter().enumerate() {
-        let mut conf = bench.here(call.conf.clone());
+        let mut conf = bench.with_folders(call.conf.clone());
         change(&mut conf);
         if conf["ipam"].is_object() {
             conf["ipam"]["type"] = json!("answers");
@@ -186,9 +186,9 @@ fn annotations_of_a_pod_limit_it() {
     let add = &calls(CONTAINERD)[0];
     let bandwidth = &add.conf["runtimeConfig"]["bandwidth"];
     assert_eq!(bandwidth["IngressBurst"], u32::MAX);
-    let mut conf = bench.here(add.conf.clone());
+    let mut conf = bench.with_folders(add.conf.clone());
     conf["ipam"]["type"] = json!("answers");
-    bench.gives(&["10.99.0.10/24 10.99.0.1"], json!([]));
+    bench.set_ipam_addresses(&["10.99.0.10/24 10.99.0.1"], json!([]));
     bench.call(&add.env(), &conf).done();
     let vif = &machine.last()["vif"][0];
     assert_eq!(vif["rate_to_guest_mbps"], 10.0);

@@ -125,7 +125,7 @@ fn failures_of_the_ipam_are_passed_on() {
 fn unsupported_routes_are_rejected_without_leftovers() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
-    bench.gives(
+    bench.set_ipam_addresses(
         &["10.99.0.9/24"],
         json!([{ "dst": "0.0.0.0/0", "priority": 7 }]),
     );

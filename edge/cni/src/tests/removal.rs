@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(150);
 const NO_MACHINE_DEADLINE: Duration = Duration::from_secs(60);
 
 fn added(bench: &Bench, containers: &[&str]) {
-    bench.gives(&[ASSIGNED], json!([]));
+    bench.set_ipam_addresses(&[ASSIGNED], json!([]));
     for container in containers {
         bench.of("ADD", container, &bench.conf(json!({}))).done();
     }

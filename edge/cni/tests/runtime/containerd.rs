@@ -67,7 +67,7 @@ fn a_machine_in_a_pod_serves_the_others() {
     let machine = Pod::machine(&node);
     node.await_machine();
     let [a, b] = talk(&node);
-    node.said(grantway(), &["restart", "driver"]);
+    node.output_of(grantway(), &["restart", "driver"]);
     a.reaches(&node, &b);
     // After an update of the DaemonSet, pods are attached again with their addresses, without being
     // recreated.
@@ -95,9 +95,9 @@ fn installed(node: &Node) {
     node.write(&format!("node/{conflist}"), &file(conflist));
     let plugin = env!("CARGO_BIN_EXE_grantway-cni");
     std::fs::copy(plugin, node.path("plugins/grantway-cni")).unwrap();
-    let machine = node.said(&script, &["render"]);
+    let machine = node.output_of(&script, &["render"]);
     node.write("machine.toml", &machine);
-    node.said(&script, &["install"]);
+    node.output_of(&script, &["install"]);
 }
 
 fn talk(node: &Node) -> [Pod; 2] {
@@ -183,7 +183,7 @@ fn pods_are_removed_and_added(node: &Node, a: &Pod, b: Pod) {
 
 /// Without a machine, new pods fail with the reason, and existing pods can be removed.
 fn refused(node: &mut Node, a: &Pod) {
-    node.said(grantway(), &["down"]);
+    node.output_of(grantway(), &["down"]);
     let said = Pod::run(node, "c", None).map(|_| ()).unwrap_err();
     // The documentation quotes the event that a user sees.
     let why = "no machine answers at /run/grantway/grantway.sock: start one with `grantway up`, \
@@ -201,6 +201,6 @@ fn refused(node: &mut Node, a: &Pod) {
     assert!(node.undone().is_empty());
     d.end(node);
     assert_eq!((node.guests(), node.leases()), (0, 0));
-    let rules = node.said("iptables-save", &[]);
+    let rules = node.output_of("iptables-save", &[]);
     assert!(!rules.contains("8080"), "{rules}");
 }

@@ -42,11 +42,11 @@ impl Fields {
     fn of(mut bytes: &[u8]) -> Self {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
-            let tag = taken(&mut bytes);
+            let tag = take_varint(&mut bytes);
             let value = match tag & 7 {
-                0 => taken(&mut bytes).to_le_bytes().to_vec(),
+                0 => take_varint(&mut bytes).to_le_bytes().to_vec(),
                 2 => {
-                    let length = taken(&mut bytes) as usize;
+                    let length = take_varint(&mut bytes) as usize;
                     let (value, rest) = bytes.split_at(length);
                     bytes = rest;
                     value.to_vec()
@@ -86,7 +86,7 @@ impl Fields {
     }
 }
 
-fn taken(bytes: &mut &[u8]) -> u64 {
+fn take_varint(bytes: &mut &[u8]) -> u64 {
     let mut number = 0;
     for shift in (0..).step_by(7) {
         let (byte, rest) = bytes.split_first().expect("the message continues");

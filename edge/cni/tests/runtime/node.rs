@@ -97,7 +97,7 @@ impl Node {
         self.command(program).args(args).output().unwrap()
     }
 
-    pub(crate) fn said(&self, program: impl AsRef<Path>, args: &[&str]) -> String {
+    pub(crate) fn output_of(&self, program: impl AsRef<Path>, args: &[&str]) -> String {
         let run = self.run(program, args);
         assert!(run.status.success(), "{args:?}: {run:?}");
         String::from_utf8(run.stdout).unwrap()
@@ -136,7 +136,7 @@ impl Node {
 
     pub(crate) fn ctr(&self, args: &[&str]) -> String {
         let socket = self.path("containerd.sock");
-        self.said("ctr", &[&["--address", &socket], args].concat())
+        self.output_of("ctr", &[&["--address", &socket], args].concat())
     }
 
     pub(crate) fn cri(&self, method: &str, asked: &Message) -> Result<Fields, String> {
@@ -177,7 +177,7 @@ impl Node {
         let answers = || self.run(grantway(), &["stat", "driver"]).status.success();
         wait_until("no driver domain", answers);
         let old = driver().unwrap();
-        self.said("sh", &["-c", &format!("kill -9 {old}")]);
+        self.output_of("sh", &["-c", &format!("kill -9 {old}")]);
         wait_until("no other driver domain", || {
             driver().is_some_and(|pid| pid != old) && answers()
         });

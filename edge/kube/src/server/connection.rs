@@ -57,7 +57,7 @@ impl TimedSocket {
     }
 
     /// Returns the time that the next read or write may take.
-    fn left(&self) -> io::Result<Option<Duration>> {
+    fn remaining(&self) -> io::Result<Option<Duration>> {
         let left = self.end.saturating_duration_since(Instant::now());
         match left.is_zero() {
             true => Err(late()),
@@ -68,14 +68,14 @@ impl TimedSocket {
 
 impl Read for TimedSocket {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(self.left()?)?;
+        self.socket.set_read_timeout(self.remaining()?)?;
         self.socket.read(to).map_err(named)
     }
 }
 
 impl Write for TimedSocket {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(self.left()?)?;
+        self.socket.set_write_timeout(self.remaining()?)?;
         self.socket.write(from).map_err(named)
     }
 

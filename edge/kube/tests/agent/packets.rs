@@ -59,7 +59,7 @@ impl RealNode {
             up,
         };
         wait_until("the machine does not come up", || {
-            let status = real.ask(&json!({ "op": "status" }));
+            let status = real.request(&json!({ "op": "status" }));
             status.is_some_and(|status| !status["up_took_ns"].is_null())
         });
         Some(real)
@@ -70,7 +70,7 @@ impl RealNode {
     }
 
     /// Returns the machine's answer, if it runs.
-    fn ask(&self, request: &Value) -> Option<Value> {
+    fn request(&self, request: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(self.socket()).ok()?;
         stream.write_all(format!("{request}\n").as_bytes()).unwrap();
         let mut line = String::new();
@@ -147,13 +147,15 @@ fn ping(from: &Namespace, address: &str) -> Output {
     from.enter(ping).unwrap().unwrap()
 }
 
-fn hears(from: &Namespace, address: &str) -> bool {
+fn answers_ping(from: &Namespace, address: &str) -> bool {
     ping(from, address).status.success()
 }
 
 #[track_caller]
 fn reaches(from: &Namespace, address: &str) {
-    wait_until(&format!("no answer of {address}"), || hears(from, address));
+    wait_until(&format!("no answer of {address}"), || {
+        answers_ping(from, address)
+    });
 }
 
 /// Returns a cluster with one node.
@@ -194,25 +196,25 @@ fn policies_decide_about_packets() {
     let web = real.attach("web", "10.244.1.6");
     let cron = real.attach("cron", "10.244.1.7");
     // No agent has opened them.
-    assert!(!hears(&web, DB) && !hears(&real.host, DB));
+    assert!(!answers_ping(&web, DB) && !answers_ping(&real.host, DB));
     api.put(POLICIES, policy("db", "db", &from("web")));
     real.start_agent(&api);
     reaches(&web, DB);
     reaches(&real.host, DB);
-    assert!(!hears(&cron, DB));
+    assert!(!answers_ping(&cron, DB));
     api.put(POLICIES, policy("db", "db", &from("cron")));
     reaches(&cron, DB);
-    assert!(!hears(&web, DB));
+    assert!(!answers_ping(&web, DB));
     // A pod gets another label.
     api.put(PODS, pod("web", "cron", "10.244.1.6"));
     reaches(&web, DB);
     api.put(PODS, pod("web", "web", "10.244.1.6"));
-    wait_until("web still reaches db", || !hears(&web, DB));
+    wait_until("web still reaches db", || !answers_ping(&web, DB));
 
     real.node.kill_agent();
-    assert!(hears(&cron, DB) && !hears(&web, DB));
+    assert!(answers_ping(&cron, DB) && !answers_ping(&web, DB));
     let _late = real.attach("late", LATE_POD);
-    assert!(!hears(&cron, LATE_POD) && !hears(&real.host, LATE_POD));
+    assert!(!answers_ping(&cron, LATE_POD) && !answers_ping(&real.host, LATE_POD));
     api.remove(POLICIES, "shop/db");
     real.start_agent(&api);
     for address in [DB, LATE_POD] {
@@ -246,7 +248,7 @@ fn a_change_reaches_a_hundred_pods() {
     real.node.await_message("all rules are set");
     let rules = || {
         let stat = json!({ "op": "relay", "domain": "driver", "request": "{\"op\":\"stat\"}" });
-        let answer = real.ask(&stat).unwrap();
+        let answer = real.request(&stat).unwrap();
         // The counters of many rules are too long for an answer.
         let stat: Value = serde_json::from_str(answer["reply"].as_str()?).unwrap();
         let ports = stat["ports"].as_object().unwrap().clone().into_iter();
@@ -287,7 +289,7 @@ fn attach_sink(real: &RealNode, records: &Path, name: &str) {
     let vif = json!([{ "endpoint": "sink", "rule": rule }]);
     let guest = json!({ "name": name, "vif": vif });
     let attached = real
-        .ask(&json!({ "op": "attach", "guest": guest }))
+        .request(&json!({ "op": "attach", "guest": guest }))
         .unwrap();
     assert_eq!(attached["domain"], json!(name), "{attached}");
 }

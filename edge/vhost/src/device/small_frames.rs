@@ -214,7 +214,7 @@ impl ToVm {
         piece: Piece,
     ) -> Result<Delivery, RingError> {
         match Frame::new(piece, piece.span.len()) {
-            Ok(frame) => self.give(ring, features, &frame),
+            Ok(frame) => self.write_frame(ring, features, &frame),
             Err(Fault) => Ok(Delivery::Fault),
         }
     }

@@ -85,8 +85,8 @@ impl ToVm {
         self.short_at = None;
         for frame in frames {
             let fate = match frame {
-                Some(frame) if takes(caps, features, frame) => {
-                    self.give((queue, memory), features, frame)?
+                Some(frame) if accepts_unchanged(caps, features, frame) => {
+                    self.write_frame((queue, memory), features, frame)?
                 }
                 Some(frame) => self.mend((queue, memory), features, caps, frame)?,
                 None => Delivery::Refused,
@@ -124,7 +124,7 @@ impl ToVm {
             if caps.is_too_long(frame) || checksum::finish(&mut mended).is_err() {
                 return Ok(Delivery::Refused);
             }
-            return self.give((queue, memory), features, &mended);
+            return self.write_frame((queue, memory), features, &mended);
         }
         let mut segments = std::mem::take(&mut self.segments);
         let cut = segment::segment(frame, caps, &mut segments);
@@ -133,7 +133,10 @@ impl ToVm {
             Err(_) => Delivery::Refused,
         };
         for (given, segment) in segments.drain(..).enumerate() {
-            fate = match (self.give((queue, memory), features, &segment)?, given) {
+            fate = match (
+                self.write_frame((queue, memory), features, &segment)?,
+                given,
+            ) {
                 (Delivery::Sent, _) => Delivery::Sent,
                 // The driver has received the first segments, and TCP retransmits the others.
                 (Delivery::Waits, 1..) => Delivery::Lost,
@@ -150,7 +153,7 @@ impl ToVm {
 
     /// Writes one frame.
     #[inline]
-    pub(super) fn give(
+    pub(super) fn write_frame(
         &mut self,
         (queue, memory): (&mut SplitRing, &VmMemory),
         features: VirtioFeatures,
@@ -354,7 +357,7 @@ pub(super) const fn caps(max_frame: usize, features: VirtioFeatures, tso: bool) 
 
 /// Returns whether the driver accepts a frame unchanged.
 #[inline]
-fn takes(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
+fn accepts_unchanged(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
     caps.takes(frame)
         && frame.len() <= GSO_FRAME_MAX
         && (features.has(virtio::GUEST_ECN) || !has_congestion_marks(frame))

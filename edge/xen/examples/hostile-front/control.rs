@@ -31,7 +31,7 @@ impl Control<'_> {
     }
 
     /// Sends a request; returns the status and the data of the answer.
-    fn ask(&self, kind: u16, data: [u32; 3]) -> Outcome<(u32, u32)> {
+    fn request(&self, kind: u16, data: [u32; 3]) -> Outcome<(u32, u32)> {
         let made = self.word(0)?;
         let at = 64 + (made % SLOTS) as usize * 16;
         let head = made & 0xffff | u32::from(kind) << 16;
@@ -50,9 +50,9 @@ impl Control<'_> {
         }
     }
 
-    fn wants(&self, kind: u16, data: [u32; 3], wanted: (ControlStatus, u32)) -> Outcome {
+    fn expect_answer(&self, kind: u16, data: [u32; 3], wanted: (ControlStatus, u32)) -> Outcome {
         let (status, data) = (wanted.0 as u32, data);
-        match self.ask(kind, data)? {
+        match self.request(kind, data)? {
             answer if answer == (status, wanted.1) => Ok(()),
             answer => Err(format!(
                 "request {kind} {data:?}: {answer:?}, not {wanted:?}"
@@ -98,12 +98,12 @@ pub(crate) fn control_ring(front: &mut Front) -> Outcome {
         ),
         (9, [0, table, 1], (NotSupported, 0)),
     ] {
-        control.wants(kind, data, wanted)?;
+        control.expect_answer(kind, data, wanted)?;
     }
     // The interface has one queue.
     link.page(TABLE).store_u32(0, 1).map_err(text)?;
     let bad = [table, 1, 0];
-    control.wants(kind::SET_HASH_MAPPING, bad, (InvalidParameter, 0))?;
+    control.expect_answer(kind::SET_HASH_MAPPING, bad, (InvalidParameter, 0))?;
     // If there are more requests than slots, only the control ring ends.
     control.set_made(control.word(0)?.wrapping_add(SLOTS + 1))?;
     link.post(1);

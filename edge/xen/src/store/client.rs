@@ -156,7 +156,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// Any other failure.
     pub fn read(&mut self, path: &str) -> Result<Option<String>, StoreError> {
-        match self.ask(MessageType::Read, 0, &[PayloadPart::Name(path)]) {
+        match self.request(MessageType::Read, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(Some(String::from_utf8_lossy(&payload).into_owned())),
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(error),
@@ -169,7 +169,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// Any other failure.
     pub fn list(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
-        match self.ask(MessageType::Directory, 0, &[PayloadPart::Name(path)]) {
+        match self.request(MessageType::Directory, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(texts(&payload).collect()),
             Err(error) if error.is_gone() => Ok(Vec::new()),
             Err(error) => Err(error),
@@ -202,7 +202,7 @@ impl<C: StoreChannel> Store<C> {
         base: &str,
         nodes: &[(&str, String)],
     ) -> Result<bool, StoreError> {
-        let there = self.ask(
+        let there = self.request(
             MessageType::Directory,
             transaction,
             &[PayloadPart::Name(base)],
@@ -214,7 +214,7 @@ impl<C: StoreChannel> Store<C> {
         }
         for (name, value) in nodes {
             let path = format!("{base}/{name}");
-            self.ask(
+            self.request(
                 MessageType::Write,
                 transaction,
                 &[PayloadPart::Name(&path), PayloadPart::Value(value)],
@@ -225,7 +225,7 @@ impl<C: StoreChannel> Store<C> {
 
     fn begin(&mut self) -> Result<u32, StoreError> {
         // The payload is an empty text.
-        let payload = self.ask(MessageType::TransactionStart, 0, &[PayloadPart::Name("")])?;
+        let payload = self.request(MessageType::TransactionStart, 0, &[PayloadPart::Name("")])?;
         let number = texts(&payload).next().and_then(|text| text.parse().ok());
         number
             .filter(|number| *number != 0)
@@ -234,7 +234,7 @@ impl<C: StoreChannel> Store<C> {
 
     fn end(&mut self, transaction: u32, keep: bool) -> Result<(), StoreError> {
         let how = PayloadPart::Name(if keep { "T" } else { "F" });
-        self.ask(MessageType::TransactionEnd, transaction, &[how])
+        self.request(MessageType::TransactionEnd, transaction, &[how])
             .map(drop)
     }
 
@@ -244,7 +244,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// The removal failed. A missing node is not an error.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
-        match self.ask(MessageType::Remove, 0, &[PayloadPart::Name(path)]) {
+        match self.request(MessageType::Remove, 0, &[PayloadPart::Name(path)]) {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
         }
@@ -272,7 +272,7 @@ impl<C: StoreChannel> Store<C> {
     /// Starts or ends a watch. The path serves as the token, because the client does not need
     /// tokens.
     fn watching(&mut self, kind: MessageType, path: &str) -> Result<(), StoreError> {
-        self.ask(kind, 0, &[PayloadPart::Name(path), PayloadPart::Name(path)])
+        self.request(kind, 0, &[PayloadPart::Name(path), PayloadPart::Name(path)])
             .map(drop)
     }
 
@@ -301,7 +301,7 @@ impl<C: StoreChannel> Store<C> {
     }
 
     /// Sends a request and waits for its answer.
-    fn ask(
+    fn request(
         &mut self,
         kind: MessageType,
         transaction: u32,

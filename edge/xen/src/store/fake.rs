@@ -90,11 +90,11 @@ impl Nodes {
                 path
             };
             let payload = format!("{tell}\0{watched}\0");
-            self.tell(MessageType::WatchEvent, 0, payload.as_bytes());
+            self.send_message(MessageType::WatchEvent, 0, payload.as_bytes());
         }
     }
 
-    fn tell(&mut self, kind: MessageType, request: u32, payload: &[u8]) {
+    fn send_message(&mut self, kind: MessageType, request: u32, payload: &[u8]) {
         let header = Header {
             kind: kind as u32,
             request,
@@ -140,7 +140,7 @@ impl Nodes {
             4 if self.unwatchable.as_ref() == Some(&path) => Err("E2BIG"),
             4 => {
                 self.watched.push(path.clone());
-                self.tell(
+                self.send_message(
                     MessageType::WatchEvent,
                     0,
                     format!("{path}\0{path}\0").as_bytes(),
@@ -198,7 +198,7 @@ impl Nodes {
                 self.out.extend(payload);
             }
             Err(errno) => {
-                self.tell(
+                self.send_message(
                     MessageType::Error,
                     header.request,
                     format!("{errno}\0").as_bytes(),

@@ -83,7 +83,7 @@ fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
         }
     };
     let input = current.lock().unwrap_or_else(PoisonError::into_inner);
-    Err(match keep(name, &input) {
+    Err(match save_regression(name, &input) {
         Ok(path) => format!("{why}: {}", path.display()),
         Err(error) => format!("{why}, and its input cannot be kept ({error}): {input:02x?}"),
     })
@@ -113,7 +113,7 @@ fn play(
     Some(count)
 }
 
-fn keep(name: &str, input: &[u8]) -> std::io::Result<PathBuf> {
+fn save_regression(name: &str, input: &[u8]) -> std::io::Result<PathBuf> {
     let folder = folder().join("regressions");
     fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}-{:08x}", crc32fast::hash(input)));

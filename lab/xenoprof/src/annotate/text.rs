@@ -21,7 +21,7 @@ impl Annotation {
             "domain", "self %", "total %"
         );
         for (name, share) in self.domains.iter().zip(&self.shares) {
-            let _infallible = writeln!(out, "{name:width$} {}", both(*share));
+            let _infallible = writeln!(out, "{name:width$} {}", own_and_total(*share));
         }
         self.lines_text(&mut out);
         self.instructions_text(&mut out);
@@ -71,7 +71,7 @@ impl Annotation {
             }
             for at in 0..self.domains.len() {
                 let share = instruction.shares.get(at).copied();
-                let text = share.map_or_else(String::new, |share| one(share.own));
+                let text = share.map_or_else(String::new, |share| percent(share.own));
                 let _infallible = write!(out, "{text:>SHARE$} ");
             }
             let (address, text) = (instruction.address, instruction.text.as_deref());
@@ -91,13 +91,17 @@ impl Annotation {
 }
 
 /// Returns a share in percent, or nothing for none.
-fn one(share: f64) -> String {
+fn percent(share: f64) -> String {
     match share > 0.0 {
         true => format!("{:.2}", share * 100.0),
         false => String::new(),
     }
 }
 
-fn both(share: TimeShare) -> String {
-    format!("{:>SHARE$} {:>SHARE$}", one(share.own), one(share.total))
+fn own_and_total(share: TimeShare) -> String {
+    format!(
+        "{:>SHARE$} {:>SHARE$}",
+        percent(share.own),
+        percent(share.total)
+    )
 }

@@ -126,7 +126,7 @@ impl<'a> Lookup<'a> {
                     .entry((domain, number))
                     .or_insert_with(|| rules.class(kind, function(session, frame)?))
             })
-            .unwrap_or_else(|| rules.rest())
+            .unwrap_or_else(|| rules.unmatched_class())
     }
 
     fn charged_to(&mut self, thread: &Thread, stack: u32) -> String {

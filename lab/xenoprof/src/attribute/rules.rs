@@ -174,7 +174,7 @@ impl Rules {
 
     /// Returns the class of functions that no rule matches.
     #[must_use]
-    pub fn rest(&self) -> usize {
+    pub fn unmatched_class(&self) -> usize {
         self.classes.len().saturating_sub(1)
     }
 

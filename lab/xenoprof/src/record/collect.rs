@@ -61,14 +61,14 @@ impl Collector {
                     let read_ns = raw_ns();
                     collected.nonsense += sampler.drain(&mut fresh);
                     offer(&fresh, read_ns);
-                    budget.keep(&mut fresh, &mut collected);
+                    budget.append(&mut fresh, &mut collected);
                 }
                 // If stopping fails, sampling ends when the descriptors are closed.
                 let _stopped = sampler.stop();
                 let read_ns = raw_ns();
                 collected.nonsense += sampler.drain(&mut fresh);
                 offer(&fresh, read_ns);
-                budget.keep(&mut fresh, &mut collected);
+                budget.append(&mut fresh, &mut collected);
                 collected.foreign = sampler.into_foreign();
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected
@@ -96,7 +96,7 @@ impl MemoryBudget {
     }
 
     /// Keeps samples while memory remains, and all side-band records.
-    fn keep(&mut self, fresh: &mut Vec<PerfRecord>, collected: &mut Collected) {
+    fn append(&mut self, fresh: &mut Vec<PerfRecord>, collected: &mut Collected) {
         for record in fresh.drain(..) {
             if let RecordKind::Sample { pid, chain, .. } = &record.kind {
                 let bytes = size_of::<PerfRecord>() + size_of_val::<[_]>(chain);
@@ -135,7 +135,7 @@ mod tests {
         let mut collected = Collected::default();
         let mut fresh = vec![sample; 5];
         fresh.push(exit.clone());
-        budget.keep(&mut fresh, &mut collected);
+        budget.append(&mut fresh, &mut collected);
         assert_eq!(collected.records.len(), 3);
         assert_eq!(collected.records.last(), Some(&exit));
         assert_eq!(collected.dropped, [((1, 7), 3)].into());

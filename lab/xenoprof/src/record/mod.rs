@@ -266,7 +266,7 @@ pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatu
     head.notes.extend(machines(options, &watch, parents));
     let mut session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
     merge::domains(outcome, &mut session);
-    ending.tell(&session);
+    ending.report_sample_counts(&session);
     Ok((session, status))
 }
 

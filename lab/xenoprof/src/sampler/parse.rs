@@ -268,7 +268,7 @@ mod tests {
         parts.iter().flat_map(|part| part.to_le_bytes()).collect()
     }
 
-    fn two(low: u32, high: u32) -> u64 {
+    fn packed(low: u32, high: u32) -> u64 {
         u64::from(high) << 32 | u64::from(low)
     }
 
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn timer_samples_are_parsed() {
         let body = words(&[
-            two(6605, 6605),
+            packed(6605, 6605),
             0x0000_0b2c_7f21_0a11,
-            two(1, 0),
+            packed(1, 0),
             6,
             CONTEXT_KERNEL,
             0xffff_ffff_81db_4320,
@@ -318,9 +318,9 @@ mod tests {
         for event in [Event::Cycles, Event::DtlbMisses, Event::ItlbMisses] {
             let config = config(&mut event.builder());
             let body = words(&[
-                two(7, 8),
+                packed(7, 8),
                 99,
-                two(3, 0),
+                packed(3, 0),
                 4,
                 CONTEXT_GUEST_KERNEL,
                 0xffff_ffff_8100_0000,
@@ -348,13 +348,13 @@ mod tests {
     /// Returns the trailer that `sample_id_all` adds: thread, time, CPU.
     fn trailer(body: &[u8]) -> Vec<u8> {
         let mut bytes = body.to_vec();
-        bytes.extend(words(&[two(5, 6), 77, two(1, 0)]));
+        bytes.extend(words(&[packed(5, 6), 77, packed(1, 0)]));
         bytes
     }
 
     #[test]
     fn side_band_records_are_parsed() {
-        let comm = trailer(&[&words(&[two(5, 6)])[..], b"driver\0\0"].concat());
+        let comm = trailer(&[&words(&[packed(5, 6)])[..], b"driver\0\0"].concat());
         assert_eq!(
             record(3, COMM_EXEC, &comm),
             PerfRecord {
@@ -369,8 +369,8 @@ mod tests {
             }
         );
         let map = [
-            words(&[two(5, 6), 0x1000, 0x2000, 0x3000]),
-            words(&[two(8, 1), 42, 0, two(5, 2)]),
+            words(&[packed(5, 6), 0x1000, 0x2000, 0x3000]),
+            words(&[packed(8, 1), 42, 0, packed(5, 2)]),
             b"/bin/driver\0\0\0\0\0".to_vec(),
         ];
         assert_eq!(
@@ -383,7 +383,7 @@ mod tests {
                 path: "/bin/driver".to_owned()
             }
         );
-        let task = trailer(&words(&[two(9, 5), two(10, 6), 70]));
+        let task = trailer(&words(&[packed(9, 5), packed(10, 6), 70]));
         assert_eq!(
             record(7, 0, &task).kind,
             RecordKind::Fork {

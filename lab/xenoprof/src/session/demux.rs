@@ -150,11 +150,11 @@ impl Demux {
             .partition_point(|record| record.time_ns <= complete_ns);
         let later = self.waiting.split_off(ready);
         for record in std::mem::replace(&mut self.waiting, later) {
-            self.give(&record);
+            self.deliver(&record);
         }
     }
 
-    fn give(&mut self, record: &PerfRecord) {
+    fn deliver(&mut self, record: &PerfRecord) {
         let pid = match &record.kind {
             RecordKind::Sample { pid, .. }
             | RecordKind::Map { pid, .. }
@@ -215,7 +215,7 @@ impl Demux {
     /// because records below the watermark may be pending.
     pub fn flush(&mut self) {
         for record in std::mem::take(&mut self.waiting) {
-            self.give(&record);
+            self.deliver(&record);
         }
         let rings = self.domains.iter_mut().filter_map(|d| d.ring.as_mut());
         rings.for_each(Producer::ring);
@@ -223,7 +223,7 @@ impl Demux {
 
     /// Returns the delivered data by domain.
     #[must_use]
-    pub fn given(&self) -> BTreeMap<MemberId, Delivered> {
+    pub fn delivered(&self) -> BTreeMap<MemberId, Delivered> {
         let given = self.domains.iter().map(|domain| {
             let ring = domain.ring.as_ref();
             let given = Delivered {
@@ -336,12 +336,12 @@ mod tests {
             sample(0),
         ];
         demux.offer(&records, u64::MAX);
-        let given = demux.given().remove(&3).unwrap();
+        let given = demux.delivered().remove(&3).unwrap();
         assert_eq!(given.counts.offered, 2, "{given:?}");
         assert_eq!(given.counts.written, 2);
         assert!(given.pids.contains_key(&child.id()) && given.pids.contains_key(&u32::MAX));
         demux.leave(3);
-        assert!(demux.given().is_empty());
+        assert!(demux.delivered().is_empty());
         drop(child.stdin.take());
         child.wait().unwrap();
     }
@@ -354,7 +354,7 @@ mod tests {
         let stranger = if uid == 4321 { 4322 } else { 4321 };
         demux.join(1, (1, stranger), &DomainScope::Processes(vec![own]), None);
         demux.offer(&[sample(own)], u64::MAX);
-        assert!(demux.given()[&1].pids.is_empty());
+        assert!(demux.delivered()[&1].pids.is_empty());
     }
 
     /// A user who is not root.
@@ -397,7 +397,7 @@ mod tests {
         process::read(pid).is_some_and(|process| process.name == name && !process.args.is_empty())
     }
 
-    fn tell(child: &mut Child, name: &str) {
+    fn exec_in_child(child: &mut Child, name: &str) {
         use std::io::Write as _;
         let mut stdin = child.stdin.as_ref().unwrap();
         writeln!(stdin, "{name}").unwrap();
@@ -431,15 +431,15 @@ mod tests {
             let mut offered = 0;
             let mut offer = |records: &[PerfRecord]| {
                 demux.offer(records, u64::MAX);
-                let all = demux.given()[&1].counts.offered;
+                let all = demux.delivered()[&1].counts.offered;
                 all - std::mem::replace(&mut offered, all)
             };
             let as_user = offer(&[sample(pid)]);
             let exec_setuid = exec(pid);
-            tell(&mut child, "./setuid");
+            exec_in_child(&mut child, "./setuid");
             let as_root = offer(&[exec_setuid, sample(pid)]);
             let (before, exec_plain) = (sample(pid), exec(pid));
-            tell(&mut child, "cat");
+            exec_in_child(&mut child, "cat");
             // When the process is checked again, it runs a program without privileges.
             let late = offer(&[before, exec_plain]);
             let again = offer(&[sample(pid)]);
@@ -460,7 +460,7 @@ mod tests {
         let record = sample(child.id());
         let read_ns = record.time_ns;
         demux.offer(std::slice::from_ref(&record), read_ns);
-        let offered = |demux: &Demux| demux.given()[&1].counts.offered;
+        let offered = |demux: &Demux| demux.delivered()[&1].counts.offered;
         assert_eq!(
             offered(&demux),
             0,

@@ -262,7 +262,7 @@ impl Initiator {
             }
             if let Err(why) = self.understand(id, envelope, descriptors) {
                 // Delivery is best-effort, because the participant is removed in any case.
-                let _sent = self.tell(id, SessionMessage::Refused { why: why.clone() });
+                let _sent = self.send_to(id, SessionMessage::Refused { why: why.clone() });
                 return self.lose(id, why);
             }
         }
@@ -347,12 +347,14 @@ impl Initiator {
             Action::Reserve(id) => (id, self.admit(id)),
             Action::Refuse(id, why) => {
                 // Delivery is best-effort, because the participant is removed in any case.
-                let _sent = self.tell(id, SessionMessage::Refused { why });
+                let _sent = self.send_to(id, SessionMessage::Refused { why });
                 self.close(id);
                 return;
             }
-            Action::Arm(id, at_raw_ns) => (id, self.tell(id, SessionMessage::Armed { at_raw_ns })),
-            Action::Drain(id) => (id, self.tell(id, SessionMessage::Drain)),
+            Action::Arm(id, at_raw_ns) => {
+                (id, self.send_to(id, SessionMessage::Armed { at_raw_ns }))
+            }
+            Action::Drain(id) => (id, self.send_to(id, SessionMessage::Drain)),
         };
         match done {
             Ok(()) => {}
@@ -381,7 +383,7 @@ impl Initiator {
         if let (Some(ring), Some(link)) = (&ring, link) {
             link.send(self.id, SessionMessage::Reserved, &ring.descriptors())?;
         } else {
-            self.tell(id, SessionMessage::Reserved)?;
+            self.send_to(id, SessionMessage::Reserved)?;
         }
         if mode != Mode::AgentOnly {
             self.lock().join(id, peer, &scope, ring);
@@ -389,7 +391,7 @@ impl Initiator {
         Ok(())
     }
 
-    fn tell(&self, id: MemberId, message: SessionMessage) -> Result<(), SessionError> {
+    fn send_to(&self, id: MemberId, message: SessionMessage) -> Result<(), SessionError> {
         match self.connections.get(&id).and_then(|c| c.link.as_ref()) {
             Some(link) => Ok(link.send(self.id, message, &[])?),
             None => Err(SessionError::Nonsense("nothing")),
@@ -422,7 +424,7 @@ impl Initiator {
         while self.phase() != Phase::Merged && !stop() {
             self.turn();
         }
-        let mut given = self.lock().given();
+        let mut given = self.lock().delivered();
         let mut ending = ClosingConnections {
             id: self.id,
             links: BTreeMap::new(),
@@ -505,7 +507,7 @@ pub struct ClosingConnections {
 
 impl ClosingConnections {
     /// Reports to every participant how many samples of its domain the session contains.
-    pub fn tell(&self, session: &Session) {
+    pub fn report_sample_counts(&self, session: &Session) {
         for (name, link) in &self.links {
             let is_own = |domain: &str| {
                 domain == name

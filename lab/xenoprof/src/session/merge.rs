@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn taken(name: &str, mode: Mode, lost: Option<&str>) -> FinalState {
+    fn final_state(name: &str, mode: Mode, lost: Option<&str>) -> FinalState {
         FinalState {
             name: name.to_owned(),
             mode,
@@ -244,7 +244,7 @@ mod tests {
     fn an_agents_session_does_not_count_as_host_time() {
         let (mut session, agent) = (testing::session(), testing::session());
         let before = session.clone();
-        let mut vm = taken("vm", Mode::AgentOnly, None);
+        let mut vm = final_state("vm", Mode::AgentOnly, None);
         vm.received.session = Some(Box::new(agent.clone()));
         let outcome = SessionOutcome {
             members: vec![vm],
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn missing_results_are_reported() {
-        let mut slow = taken("driver", Mode::Active, None);
+        let mut slow = final_state("driver", Mode::Active, None);
         slow.given.counts = RingCounts {
             offered: 10,
             written: 8,
@@ -281,8 +281,8 @@ mod tests {
         let outcome = SessionOutcome {
             members: vec![
                 slow,
-                taken("guest", Mode::Active, Some("disconnected")),
-                taken("vm", Mode::AgentOnly, Some("disconnected")),
+                final_state("guest", Mode::Active, Some("disconnected")),
+                final_state("vm", Mode::AgentOnly, Some("disconnected")),
             ],
             absent: vec!["db".to_owned()],
         };

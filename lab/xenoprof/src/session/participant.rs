@@ -211,7 +211,7 @@ impl Participant<'_> {
             match self.session.receive()? {
                 None => {}
                 Some((SessionMessage::Armed { at_raw_ns }, _)) => self.armed(at_raw_ns),
-                Some((SessionMessage::Drain, _)) => self.give()?,
+                Some((SessionMessage::Drain, _)) => self.send_results()?,
                 Some((SessionMessage::Merged { samples }, _)) => {
                     self.took.samples = samples;
                     return Ok(self.took);
@@ -243,7 +243,7 @@ impl Participant<'_> {
         Ok(())
     }
 
-    fn give(&mut self) -> anyhow::Result<()> {
+    fn send_results(&mut self) -> anyhow::Result<()> {
         self.drain()?;
         if let Some(agent) = self.agent.take() {
             let session = agent.stop()?;

@@ -302,7 +302,7 @@ impl Consumer {
     }
 }
 
-fn two(low: u32, high: u32) -> u64 {
+fn packed(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
@@ -311,7 +311,7 @@ fn encode(record: &PerfRecord, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) 
     out.extend([0, record.time_ns]);
     let kind = match &record.kind {
         RecordKind::Sample { tid, chain, .. } => {
-            out.push(two(pid, *tid));
+            out.push(packed(pid, *tid));
             for address in chain {
                 match *address {
                     Address::User(address) => out.push(address & !KERNEL),
@@ -325,7 +325,7 @@ fn encode(record: &PerfRecord, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) 
         RecordKind::Comm {
             tid, name, exec, ..
         } => {
-            out.extend([two(pid, *tid), u64::from(*exec)]);
+            out.extend([packed(pid, *tid), u64::from(*exec)]);
             text(name, out);
             2
         }
@@ -336,16 +336,16 @@ fn encode(record: &PerfRecord, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) 
             path,
             ..
         } => {
-            out.extend([two(pid, 0), *start, *len, *offset]);
+            out.extend([packed(pid, 0), *start, *len, *offset]);
             text(path, out);
             3
         }
         RecordKind::Fork { parent, tid, .. } => {
-            out.extend([two(pid, *tid), u64::from(*parent)]);
+            out.extend([packed(pid, *tid), u64::from(*parent)]);
             4
         }
         RecordKind::Exit { tid, .. } => {
-            out.push(two(pid, *tid));
+            out.push(packed(pid, *tid));
             5
         }
         RecordKind::Lost(_) | RecordKind::Throttle { .. } => {

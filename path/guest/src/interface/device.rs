@@ -50,7 +50,7 @@ impl EndpointDevice {
 
     /// Sends frames to the endpoint, which never keeps any. Returns the number of frames at the end
     /// of the batch that the caller must send again later.
-    pub(super) fn give(&mut self, now_ns: u64, frames: &[Frame]) -> usize {
+    pub(super) fn send(&mut self, now_ns: u64, frames: &[Frame]) -> usize {
         if frames.is_empty() {
             return 0;
         }
@@ -80,7 +80,7 @@ impl EndpointDevice {
 
     /// Sends frames to the endpoint for the last time, and drops those that would have to wait.
     pub(super) fn give_up(&mut self, now_ns: u64, frames: &[Frame]) {
-        let waiting = self.give(now_ns, frames);
+        let waiting = self.send(now_ns, frames);
         self.lose(waiting);
     }
 
@@ -168,9 +168,9 @@ mod tests {
             start: 34,
             offset: 16,
         };
-        device.give(0, &[packet(1500), merged.clone()]);
+        device.send(0, &[packet(1500), merged.clone()]);
         assert!(device.errors.is_empty());
-        device.give(
+        device.send(
             0,
             &[packet(1501), merged.clone(), packet(100), packet(4000)],
         );
@@ -188,12 +188,12 @@ mod tests {
             }),
             ..merged.offload
         };
-        device.give(0, &[long_segments]);
+        device.send(0, &[long_segments]);
         assert_eq!(device.errors.len(), 3, "its segments are too long");
         let given = device.given;
         assert_eq!((given.sent, given.refused, device.too_long), (4, 0, 3));
         for _ in 0..100 {
-            device.give(0, &[packet(4000)]);
+            device.send(0, &[packet(4000)]);
         }
         assert_eq!(device.errors.len(), 20, "the limit");
         assert_eq!((device.too_big.sent, device.too_big.limited), (20, 83));

@@ -166,7 +166,7 @@ impl RxPath {
         {
             rest = others;
             let before = device.drop_snapshot();
-            waiting += device.give(now_ns, first);
+            waiting += device.send(now_ns, first);
             trace.step(Hop::Endpoint, || {
                 device.drop_snapshot().since(&before, "the endpoint")
             });
@@ -174,7 +174,7 @@ impl RxPath {
         }
         // No frame may overtake one that waits.
         waiting += match waiting {
-            0 => device.give(now_ns, rest),
+            0 => device.send(now_ns, rest),
             _ => rest.len(),
         };
         ledger.enter(Hop::Netfront);

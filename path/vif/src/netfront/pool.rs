@@ -421,7 +421,7 @@ mod tests {
         (0..count).map(buffer).collect()
     }
 
-    fn taken(pool: &mut FreeBuffers) -> Vec<u16> {
+    fn take_all(pool: &mut FreeBuffers) -> Vec<u16> {
         std::iter::from_fn(|| pool.take().map(|(index, _)| index)).collect()
     }
 
@@ -430,10 +430,10 @@ mod tests {
         let transmit = FreeBuffers::for_transmit(buffers(4));
         let receive = FreeBuffers::for_receive(buffers(4), 4);
         for (mut pool, expected) in [(transmit, [2, 0, 3, 1]), (receive, [1, 3, 0, 2])] {
-            taken(&mut pool);
+            take_all(&mut pool);
             assert!([2, 0, 3, 1].iter().all(|&index| pool.put(index)));
             assert_eq!(pool.free().collect::<Vec<_>>(), [2, 0, 3, 1]);
-            assert_eq!(taken(&mut pool), expected);
+            assert_eq!(take_all(&mut pool), expected);
         }
     }
 
@@ -441,7 +441,7 @@ mod tests {
     fn swaps_end_with_the_last_free_buffer() {
         let mut tx = TxPool::new(buffers(3), Vec::new(), true);
         let mut rx = FreeBuffers::for_receive((10..15).map(buffer).collect(), 5);
-        let out = taken(&mut rx);
+        let out = take_all(&mut rx);
         tx.swap(&mut rx, out.iter().map(|&index| index.into()));
         let posted: Vec<u32> = out
             .iter()

@@ -142,7 +142,7 @@ pub fn hostile_frontend(data: &[u8]) {
                 let _ = rig.event_page().store_u32(word * 64, input.word());
             }
             8 | 9 => take(&mut rig.back, usize::from(input.byte()), &mut out),
-            10 => give(&mut rig.back, &mut input, &source),
+            10 => deliver_frames(&mut rig.back, &mut input, &source),
             11 => post(&mut rig.back, &mut input),
             12 => take_small_frames(&mut rig.back, usize::from(input.byte())),
             13 => give_small_frames(&mut rig.back, &mut input, &source),
@@ -401,7 +401,7 @@ fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, sour
     back.publish();
 }
 
-fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &TestMemory) {
+fn deliver_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &TestMemory) {
     let frames: Vec<Frame> = (0..3)
         .map(|n| {
             let len = 14 + input.word() as usize % 20_000;

@@ -1,14 +1,14 @@
 use super::super::fake::FakeStore;
 use super::*;
 
-fn both() -> (FakeStore, Store<FakeStore>) {
+fn fake_and_store() -> (FakeStore, Store<FakeStore>) {
     let fake = FakeStore::default();
     (fake.clone(), Store::new(fake))
 }
 
 #[test]
 fn a_missing_node_is_none_and_not_an_error() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     assert_eq!(store.read("a").unwrap(), None);
     assert_eq!(store.list("a").unwrap(), [""; 0]);
     store.remove("a").unwrap();
@@ -20,7 +20,7 @@ fn a_missing_node_is_none_and_not_an_error() {
 
 #[test]
 fn several_nodes_are_written_atomically() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     fake.set("be/state", "1");
     let nodes = [("feature-sg", "1".to_owned()), ("state", "2".to_owned())];
     fake.nodes().conflicts = 2;
@@ -35,7 +35,7 @@ fn several_nodes_are_written_atomically() {
 
 #[test]
 fn a_transaction_fails_after_repeated_conflicts() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     fake.set("be/state", "1");
     fake.nodes().conflicts = u32::MAX;
     let refused = store.write_all("be", &[("state", "2".to_owned())]);
@@ -44,7 +44,7 @@ fn a_transaction_fails_after_repeated_conflicts() {
 
 #[test]
 fn events_arrive_between_answers() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     store.watch("backend/vif").unwrap();
     assert_eq!(
         store.event().unwrap().as_deref(),
@@ -63,7 +63,7 @@ fn events_arrive_between_answers() {
 
 #[test]
 fn dropped_events_are_reported() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     store.watch("n").unwrap();
     for _ in 0..=EVENTS_MAX {
         fake.set("n", "x");
@@ -74,7 +74,7 @@ fn dropped_events_are_reported() {
 
 #[test]
 fn a_late_answer_is_dropped() {
-    let (fake, mut store) = both();
+    let (fake, mut store) = fake_and_store();
     fake.set("a", "1");
     fake.nodes().silent = true;
     assert!(matches!(store.read("a"), Err(StoreError::Late)));
