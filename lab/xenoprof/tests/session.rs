@@ -230,13 +230,13 @@ fn faulty_participants_do_not_affect_others() {
     }
     let (outcome, ending) = served.drain(|| false);
     for name in names {
-        let counts = member(&outcome, name).given.counts;
+        let counts = member(&outcome, name).delivered.counts;
         assert_eq!(counts.offered, SAMPLES, "{name}");
         assert_eq!(counts.offered, counts.written + counts.dropped, "{name}");
     }
     let own = member(&outcome, "good");
     assert_eq!(own.lost, None);
-    assert_eq!(own.received.read, Some(own.given.counts.written));
+    assert_eq!(own.received.read, Some(own.delivered.counts.written));
     assert_eq!(own.received.names.len(), 1, "all samples have one address");
     let program = idle.each_ref().map(Idle::code)[0].1.clone();
     assert!(
@@ -248,7 +248,7 @@ fn faulty_participants_do_not_affect_others() {
     assert_eq!(lost(&outcome, "dead"), "disconnected");
     assert!(lost(&outcome, "hanging").contains("in time"), "{outcome:?}");
     assert!(lost(&outcome, "lying").contains("indices"), "{outcome:?}");
-    assert_eq!(member(&outcome, "lying").given.counts.written, 0);
+    assert_eq!(member(&outcome, "lying").delivered.counts.written, 0);
     assert!(
         lost(&outcome, "flooding").contains("too much"),
         "{outcome:?}"

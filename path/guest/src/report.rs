@@ -17,7 +17,7 @@ pub(crate) fn stat(ledger: &Ledger, interfaces: &[Interface]) -> Value {
     let mut vifs = serde_json::Map::new();
     for interface in interfaces {
         drops.add_vif("netfront", &interface.counters());
-        drops.add_device(&interface.given());
+        drops.add_device(&interface.tx_totals());
         drops.add("too_long", interface.too_long());
         let (made, suppressed) = interface.too_big();
         sent += made;

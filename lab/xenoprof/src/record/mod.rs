@@ -236,7 +236,7 @@ pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatu
         served.drain(|| interrupt::check().is_err())
     });
     for member in &outcome.members {
-        watch.domain(&member.name, member.given.pids.keys().copied());
+        watch.domain(&member.name, member.delivered.pids.keys().copied());
     }
     let status = done?;
 

@@ -224,16 +224,16 @@ impl Demux {
     /// Returns the delivered data by domain.
     #[must_use]
     pub fn delivered(&self) -> BTreeMap<MemberId, Delivered> {
-        let given = self.domains.iter().map(|domain| {
+        let delivered = self.domains.iter().map(|domain| {
             let ring = domain.ring.as_ref();
-            let given = Delivered {
+            let delivered = Delivered {
                 counts: ring.map(Producer::counts).unwrap_or_default(),
                 broken: ring.is_some_and(Producer::is_broken),
                 pids: domain.pids.clone(),
             };
-            (domain.id, given)
+            (domain.id, delivered)
         });
-        given.collect()
+        delivered.collect()
     }
 
     fn of(&mut self, pid: u32) -> Access {
@@ -336,10 +336,10 @@ mod tests {
             sample(0),
         ];
         demux.offer(&records, u64::MAX);
-        let given = demux.delivered().remove(&3).unwrap();
-        assert_eq!(given.counts.offered, 2, "{given:?}");
-        assert_eq!(given.counts.written, 2);
-        assert!(given.pids.contains_key(&child.id()) && given.pids.contains_key(&u32::MAX));
+        let delivered = demux.delivered().remove(&3).unwrap();
+        assert_eq!(delivered.counts.offered, 2, "{delivered:?}");
+        assert_eq!(delivered.counts.written, 2);
+        assert!(delivered.pids.contains_key(&child.id()) && delivered.pids.contains_key(&u32::MAX));
         demux.leave(3);
         assert!(demux.delivered().is_empty());
         drop(child.stdin.take());

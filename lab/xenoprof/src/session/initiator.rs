@@ -424,7 +424,7 @@ impl Initiator {
         while self.phase() != Phase::Merged && !stop() {
             self.turn();
         }
-        let mut given = self.lock().delivered();
+        let mut delivered = self.lock().delivered();
         let mut ending = ClosingConnections {
             id: self.id,
             links: BTreeMap::new(),
@@ -442,9 +442,9 @@ impl Initiator {
             };
             let (link, received) =
                 connection.map_or_else(Default::default, |c| (c.link, c.received));
-            let given = given.remove(id).unwrap_or_default();
+            let delivered = delivered.remove(id).unwrap_or_default();
             // This reason is more specific than the participant's other results.
-            if given.broken {
+            if delivered.broken {
                 lost = Some("wrote invalid indices to its ring".to_owned());
             }
             if let Some(link) = link {
@@ -454,7 +454,7 @@ impl Initiator {
                 name: member.name.clone(),
                 mode: member.mode,
                 lost,
-                given,
+                delivered,
                 received,
             });
         }

@@ -16,7 +16,7 @@ pub fn names(
 ) {
     for member in &outcome.members {
         let outer: BTreeMap<u32, u32> = member
-            .given
+            .delivered
             .pids
             .iter()
             .map(|(outer, inner)| (*inner, *outer))
@@ -58,7 +58,7 @@ fn saved(
         let RecordKind::Sample { pid, chain, .. } = &record.kind else {
             continue;
         };
-        if !member.given.pids.contains_key(pid) {
+        if !member.delivered.pids.contains_key(pid) {
             continue;
         }
         for (depth, address) in chain.iter().enumerate() {
@@ -87,10 +87,10 @@ fn saved(
 pub fn domains(outcome: SessionOutcome, session: &mut Session) {
     for member in outcome.members {
         let buffer = (member.mode == Mode::Active).then(|| RingStats {
-            offered: member.given.counts.offered,
-            dropped: member.given.counts.dropped,
+            offered: member.delivered.counts.offered,
+            dropped: member.delivered.counts.dropped,
             unread: member
-                .given
+                .delivered
                 .counts
                 .written
                 .saturating_sub(member.received.read.unwrap_or(0)),
@@ -235,7 +235,7 @@ mod tests {
             name: name.to_owned(),
             mode,
             lost: lost.map(str::to_owned),
-            given: Delivered::default(),
+            delivered: Delivered::default(),
             received: ParticipantData::default(),
         }
     }
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn missing_results_are_reported() {
         let mut slow = final_state("driver", Mode::Active, None);
-        slow.given.counts = RingCounts {
+        slow.delivered.counts = RingCounts {
             offered: 10,
             written: 8,
             dropped: 2,

@@ -24,7 +24,7 @@ pub struct FinalState {
     /// Reason why its results are incomplete, if they are.
     pub lost: Option<String>,
     /// Data delivered to it.
-    pub given: Delivered,
+    pub delivered: Delivered,
     /// Data received from it.
     pub received: ParticipantData,
 }

@@ -14,7 +14,7 @@ pub(super) struct EndpointDevice {
     pub endpoint: Box<dyn Nic>,
     /// Whether the endpoint's peer notifies it ([`nic::Notified`]).
     pub is_notified: bool,
-    pub given: TxTotals,
+    pub tx_totals: TxTotals,
     /// Frames dropped because they exceed the endpoint's MTU.
     pub too_long: u64,
     /// Generator of errors to the senders of these frames.
@@ -30,7 +30,7 @@ impl EndpointDevice {
         Self {
             is_notified: endpoint.notified().is_some(),
             endpoint,
-            given: TxTotals::default(),
+            tx_totals: TxTotals::default(),
             too_long: 0,
             too_big: TooBig::default(),
             errors: Vec::new(),
@@ -45,7 +45,7 @@ impl EndpointDevice {
             "Longer than the endpoint accepts.",
             self.too_long,
         );
-        DropSnapshot::of_device(&self.given).with([too_long])
+        DropSnapshot::of_device(&self.tx_totals).with([too_long])
     }
 
     /// Sends frames to the endpoint, which never keeps any. Returns the number of frames at the end
@@ -62,7 +62,7 @@ impl EndpointDevice {
             report.refused -= too_long;
             self.too_long += u64::from(too_long);
         }
-        self.given.add(&report);
+        self.tx_totals.add(&report);
         report.waiting as usize
     }
 
@@ -71,7 +71,7 @@ impl EndpointDevice {
         match self.endpoint.small_frames() {
             Some(endpoint) if !frames.is_empty() => {
                 let report = endpoint.tx_small_frames(now_ns, frames);
-                self.given.add(&report);
+                self.tx_totals.add(&report);
                 report.waiting as usize
             }
             _ => 0,
@@ -86,7 +86,7 @@ impl EndpointDevice {
 
     /// Counts `waiting` frames as dropped because the endpoint has no room.
     pub(super) fn lose(&mut self, waiting: usize) {
-        self.given.add(&TxReport {
+        self.tx_totals.add(&TxReport {
             full: waiting as u32,
             ..TxReport::default()
         });
@@ -190,8 +190,8 @@ mod tests {
         };
         device.send(0, &[long_segments]);
         assert_eq!(device.errors.len(), 3, "its segments are too long");
-        let given = device.given;
-        assert_eq!((given.sent, given.refused, device.too_long), (4, 0, 3));
+        let totals = device.tx_totals;
+        assert_eq!((totals.sent, totals.refused, device.too_long), (4, 0, 3));
         for _ in 0..100 {
             device.send(0, &[packet(4000)]);
         }

@@ -14,7 +14,7 @@ pub(super) struct SmallFramesToGuest {
     /// Frames that wait for room in the endpoint; empty between two passes if it has room.
     waiting: Vec<Piece>,
     /// Frames that the endpoint has processed, while others wait.
-    given: Vec<Piece>,
+    delivered: Vec<Piece>,
 }
 
 impl SmallFramesToGuest {
@@ -72,9 +72,9 @@ impl SmallFramesToGuest {
             netfront.small_frames_done(&mut self.waiting);
             outcome.touched = true;
         } else if waiting < self.waiting.len() {
-            let given = self.waiting.len() - waiting;
-            self.given.extend(self.waiting.drain(..given));
-            netfront.small_frames_done(&mut self.given);
+            let delivered = self.waiting.len() - waiting;
+            self.delivered.extend(self.waiting.drain(..delivered));
+            netfront.small_frames_done(&mut self.delivered);
             outcome.touched = true;
         }
         outcome.moved |= outcome.touched;
@@ -224,7 +224,7 @@ mod tests {
             assert_eq!(endpoint.taken.borrow()[..], [60, 61, 62, 63][..taken]);
         }
         assert!(!small.is_waiting());
-        assert_eq!((device.given.sent, device.given.full), (4, 0));
+        assert_eq!((device.tx_totals.sent, device.tx_totals.full), (4, 0));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         endpoint.room.set(1);
         small.drain(0, &mut device);
         assert!(!small.is_waiting());
-        assert_eq!((device.given.sent, device.given.full), (1, 2));
+        assert_eq!((device.tx_totals.sent, device.tx_totals.full), (1, 2));
     }
 
     #[test]

@@ -17,8 +17,8 @@ impl Interface {
 
     /// Returns the results of the frames sent to the endpoint.
     #[must_use]
-    pub fn given(&self) -> TxTotals {
-        self.device.given
+    pub fn tx_totals(&self) -> TxTotals {
+        self.device.tx_totals
     }
 
     /// Returns the number of frames dropped because they exceed the endpoint's MTU.
@@ -63,7 +63,7 @@ impl Interface {
             "state": self.connection.state,
             "trouble": self.connection.trouble,
             "counters": report::counters(&self.counters()),
-            "endpoint": report::device(&self.given(), self.device.endpoint.counters()),
+            "endpoint": report::device(&self.tx_totals(), self.device.endpoint.counters()),
             "lro": self.to_guest.lro.stat(),
             "pool": self.pool_stat(),
             "file": self.file_stat(),

@@ -20,7 +20,7 @@ pub(super) struct RxPath {
     /// passes.
     received: Vec<Frame>,
     /// Frames that the endpoint has processed, while others wait.
-    given: Vec<Frame>,
+    delivered: Vec<Frame>,
     /// The fast path.
     small: SmallFramesToGuest,
 }
@@ -33,7 +33,7 @@ impl RxPath {
             lro: LroStage::new(Side::Virtual, &for_endpoint(caps, lro), held_max),
             arrived: Vec::new(),
             received: Vec::new(),
-            given: Vec::new(),
+            delivered: Vec::new(),
             small: SmallFramesToGuest::default(),
         }
     }
@@ -181,9 +181,9 @@ impl RxPath {
         if waiting == 0 {
             netfront.receive_done(&mut self.received);
         } else {
-            let given = self.received.len().saturating_sub(waiting);
-            self.given.extend(self.received.drain(..given));
-            netfront.receive_done(&mut self.given);
+            let delivered = self.received.len().saturating_sub(waiting);
+            self.delivered.extend(self.received.drain(..delivered));
+            netfront.receive_done(&mut self.delivered);
         }
         ledger.enter(before);
     }
