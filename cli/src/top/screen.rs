@@ -7,7 +7,7 @@ use crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
     enable_raw_mode, size,
 };
-use crossterm::{exec_lab, queue};
+use crossterm::{execute, queue};
 use rustix::event::{self as ready, PollFd, PollFlags, Timespec};
 use std::io::{self, Write};
 use std::panic;
@@ -101,7 +101,7 @@ impl Screen {
         let screen = Self {
             keys: Keys::take()?,
         };
-        exec_lab!(io::stdout(), EnterAlternateScreen, Hide)?;
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)
     }
 
@@ -173,7 +173,7 @@ impl Drop for Keys {
 
 /// Restores the terminal, unless it was closed.
 fn leave_screen() {
-    let _ = exec_lab!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     leave_raw_mode();
 }
 

@@ -170,7 +170,7 @@ fn counted(
     let most = |plan: &&Plan| {
         (
             plan.name.clone(),
-            instructions::most(&counts, &plan.benches),
+            instructions::largest(&counts, &plan.benches),
         )
     };
     let most = wide.iter().map(most).collect();

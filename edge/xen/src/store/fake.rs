@@ -84,12 +84,12 @@ impl Nodes {
             .cloned()
             .collect();
         for watched in notified {
-            let tell = if path.len() < watched.len() {
+            let reported = if path.len() < watched.len() {
                 &watched
             } else {
                 path
             };
-            let payload = format!("{tell}\0{watched}\0");
+            let payload = format!("{reported}\0{watched}\0");
             self.send_message(MessageType::WatchEvent, 0, payload.as_bytes());
         }
     }

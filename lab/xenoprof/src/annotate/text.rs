@@ -46,7 +46,7 @@ impl Annotation {
             previous = Some(line);
             for at in 0..self.domains.len() {
                 let share = line.shares.get(at).copied();
-                let text = share.map_or_else(String::new, both);
+                let text = share.map_or_else(String::new, own_and_total);
                 let _infallible = write!(out, "{text:width$} ");
             }
             let (number, text) = (line.line, line.text.as_deref().unwrap_or("?"));
