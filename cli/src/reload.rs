@@ -91,7 +91,7 @@ fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
     text
 }
 
-/// Formats a step: `detach web: changed: vif 1: `mtu` is 1400 instead of 1500`.
+/// Formats a step, such as ``detach web: changed: vif 1: `mtu` is 1400 instead of 1500``.
 fn line(step: &ReloadStep) -> String {
     let (domain, changes) = (&step.domain, step.changes.join(", "));
     match (step.step, step.why) {

@@ -52,9 +52,9 @@ fn files_of_100_mb_arrive_in_dedicated_queues() {
     machine.end();
 }
 
-/// Frames are merged in the guests' pages, with and without requests for metadata, and with rules,
-/// because of which headers are written last. Every byte arrives, most frames are merged, and a
-/// counter shows the consumed requests.
+/// Frames are merged in the guests' pages, with and without requests for metadata, and with
+/// firewall rules, which delay the writing of headers. Every byte arrives, most frames are merged,
+/// and a counter shows the consumed requests.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
     const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
