@@ -81,7 +81,7 @@ fn everything_ends_with_a_killed_run() {
 
 /// Signals also terminate `run` while the machine starts.
 #[test]
-fn a_run_leaves_nothing_whenever_it_ends() {
+fn a_run_that_ends_at_any_time_leaves_nothing() {
     let Some(world) = Testbed::new(&[]) else {
         return;
     };

@@ -244,7 +244,7 @@ print(json.dumps(count))
 "#;
 
 #[test]
-fn a_flood_of_attach_requests_grows_nothing() {
+fn a_flood_of_attach_requests_leaks_nothing() {
     let Some(machine) = empty(&["python3"]) else {
         return;
     };

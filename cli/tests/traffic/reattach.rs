@@ -299,7 +299,7 @@ fn a_returning_guest_announces_itself() {
 /// The new owner of an address gets the first free MAC. A station that knows the previous MAC would
 /// use it for at least fifteen seconds.
 #[test]
-fn a_new_owner_of_an_address_is_reachable_at_once() {
+fn a_new_owner_of_an_address_is_reachable() {
     let Some(machine) = empty(&["ip", "ping", "tcpdump"]) else {
         return;
     };

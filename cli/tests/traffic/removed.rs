@@ -133,7 +133,7 @@ fn check_restart(machine: &Machine) {
 
 /// An attached guest stays as long as its namespace exists.
 #[test]
-fn an_attached_guest_without_its_interface_stays() {
+fn an_attached_guest_without_interface_remains() {
     let Some(machine) = empty(&["ping", "ip"]) else {
         return;
     };

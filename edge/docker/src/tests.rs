@@ -141,7 +141,7 @@ fn records_survive_the_driver() {
 }
 
 #[test]
-fn ends_of_unknown_endpoints_succeed() {
+fn removal_of_unknown_endpoints_succeeds() {
     let bench = Bench::new();
     bench.serve();
     for call in ["RevokeExternalConnectivity", "Leave", "DeleteEndpoint"] {

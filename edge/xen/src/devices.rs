@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uplink_stays_with_the_devices() {
+    fn devices_keep_the_rules_of_their_uplink() {
         require!(root, netns, tap, tool("nft"));
         let namespace = Namespace::new().unwrap();
         let devices = opened(Device::Tap(Tap {

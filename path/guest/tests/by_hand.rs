@@ -1,6 +1,6 @@
 //! The program `guest`, started manually instead of by the monitor.
 
 #[test]
-fn says_who_must_start_it() {
+fn only_the_monitor_can_start_the_guest() {
     testing::rejects_a_start_by_hand(env!("CARGO_BIN_EXE_guest"));
 }

@@ -65,7 +65,7 @@ fn an_overdraft_is_repaid() {
 }
 
 #[test]
-fn a_single_debt_is_paid_at_once() {
+fn a_single_vif_pays_its_debt_immediately() {
     let mut fair = DeficitRoundRobin::new();
     fair.set(0, 1, None);
     fair.activate(0);

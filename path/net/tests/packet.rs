@@ -183,7 +183,7 @@ fn headers_that_contradict_themselves() {
 }
 
 #[test]
-fn a_transport_ends_within_the_bytes_or_is_not_there() {
+fn a_parsed_transport_ends_within_the_bytes() {
     for (number, header) in [
         (protocol::TCP, 20),
         (protocol::UDP, 8),

@@ -146,7 +146,7 @@ fn reserved_groups_stay() {
 
 /// BR-11: a port's rate limit counts bytes of frames.
 #[test]
-fn a_port_s_rate_is_kept() {
+fn a_ports_rate_is_limited() {
     let mut bridge = bridge();
     let rate = Some(Rate {
         bytes_per_s: 1000,

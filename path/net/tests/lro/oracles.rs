@@ -457,7 +457,7 @@ mod inet_lro {
     }
 
     #[test]
-    fn psh_ends_an_aggregate_if_it_is_to() {
+    fn psh_ends_an_aggregate_if_configured() {
         let flush = Settings {
             psh: Psh::Flush,
             ..lro()

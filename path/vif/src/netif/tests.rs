@@ -261,7 +261,7 @@ fn netif_16_negotiation() {
 }
 
 #[test]
-fn netif_25_rings_are_native_if_both_ends_ask() {
+fn netif_25_rings_are_native_if_both_ends_request() {
     let native = Features::ALL.with(Features::NATIVE_RINGS);
     let agreed = |back_features, front_features| {
         let back = BackRecord {

@@ -222,7 +222,7 @@ fn attack_01_producer_going_backwards() {
 }
 
 #[test]
-fn attack_02_responses_to_nothing() {
+fn attack_02_responses_without_requests() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         pair.raw_back.set_rsp_prod(1);

@@ -213,7 +213,7 @@ fn a_merged_frame_takes_one_request_more() {
 }
 
 #[test]
-fn requests_that_are_no_buffers_are_answered_at_once() {
+fn requests_without_a_buffer_are_answered_immediately() {
     over_each_format(|| {
         let mut rig = rig();
         let all = post_to_device(&mut rig, 200, 0).len();
