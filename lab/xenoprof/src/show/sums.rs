@@ -43,14 +43,14 @@ impl<'a> DomainSums<'a> {
             .iter()
             .zip(&found.parts)
             .enumerate()
-            .map(|(index, (domain, part))| Self::domain_sums(session, index, domain, part))
+            .map(|(index, (domain, part))| Self::of_domain(session, index, domain, part))
             .filter(|sums| sums.part.samples > 0 || sums.domain.cpu_ns.unwrap_or(0) > 0)
             .collect();
         sums.sort_by_key(|sums| std::cmp::Reverse(sums.domain.cpu_ns.unwrap_or(0)));
         sums
     }
 
-    fn domain_sums(
+    fn of_domain(
         session: &Session,
         index: usize,
         domain: &'a ProfiledDomain,
