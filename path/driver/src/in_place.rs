@@ -80,6 +80,13 @@ impl InPlace {
         self.lro_stage.is_active() && vif.takes_merged()
     }
 
+    /// Counts frames that were received into a guest's pages, and those among them that the bridge
+    /// forwarded elsewhere.
+    pub(crate) fn count(&mut self, direct: u64, misdirected: u64) {
+        self.direct += direct;
+        self.misdirected += misdirected;
+    }
+
     /// Returns the number of frames that the bridge assigned to other destinations. They are not
     /// delivered.
     #[must_use]

@@ -252,7 +252,12 @@ impl Machine {
 
 /// Connects a guest that uses all features of the port.
 pub(crate) fn join(port: &mut VifPort, n: usize) -> Rig {
-    let rig = Rig::with_record(sizes(), Features::ALL, port.record());
+    join_with(port, n, Features::ALL)
+}
+
+/// Connects a guest with these features.
+pub(crate) fn join_with(port: &mut VifPort, n: usize, features: Features) -> Rig {
+    let rig = Rig::with_record(sizes(), features, port.record());
     let record = FrontRecord {
         mac: mac(n),
         ..rig.record.clone()

@@ -106,6 +106,12 @@ impl SmallBatch {
         self.count += 1;
         Ok(())
     }
+
+    /// Removes the last frame.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
 }
 
 impl Deref for SmallBatch {

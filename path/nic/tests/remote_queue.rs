@@ -7,7 +7,7 @@ use abi::PAGE;
 use common::{CountingBell, TestWire, bytes, contents, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
-use nic::{Buffer, BufferId, Frame, Pool};
+use nic::{Buffer, BufferId, Frame, Pool, SmallBatch, SmallFrame};
 use shmem::{Area, Span};
 use std::rc::Rc;
 
@@ -24,6 +24,8 @@ const BUFFER: usize = 2048;
 /// Number of the guest's buffers.
 const BUFFERS: u32 = 6;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// Payload of frames that do not take the fast path.
+const REJECTED: u8 = 0xee;
 
 /// The driver's side with the queue of one guest, and the device with the pages that it may access.
 struct Rig {
@@ -135,6 +137,24 @@ impl Rig {
         frames
     }
 
+    /// Receives up to `budget` small frames whose payload is not [`REJECTED`]; returns them and
+    /// their buffers.
+    fn receive_small(&mut self, budget: usize) -> (Vec<Vec<u8>>, Vec<BufferId>) {
+        let (mut frames, mut buffers) = (SmallBatch::default(), Vec::new());
+        let takes = |frame: &SmallFrame| frame.head()[20] != REJECTED;
+        self.queue
+            .receive_small(budget, takes, &mut frames, &mut buffers);
+        let frames = frames.iter().map(|frame| {
+            let mut bytes = vec![0; frame.len()];
+            let copy = Area::anonymous(PAGE).unwrap().span().take(frame.len());
+            frame.copy_to(copy).unwrap();
+            copy.read(&mut bytes).unwrap();
+            bytes
+        });
+        let ids = buffers.iter().map(|buffer| buffer.id).collect();
+        (frames.collect(), ids)
+    }
+
     /// Returns the frames in the shared queue.
     fn shared(&mut self) -> Vec<Vec<u8>> {
         received(&mut self.nic, &mut self.pool)
@@ -181,6 +201,50 @@ fn frames_for_a_guest_arrive_in_its_posted_pages() {
     rig.receive();
     rig.arrive(5);
     assert!(rig.work(), "both queues are acknowledged");
+}
+
+/// The fast path takes small frames up to the first other one, which stays for the slow path. No
+/// frame is lost, duplicated or reordered, and the interrupt is acknowledged when the queue is
+/// empty.
+#[test]
+fn small_frames_leave_others_for_the_slow_path() {
+    let mut rig = Rig::new();
+    rig.start();
+    rig.post(0..6);
+    assert_eq!(rig.receive_small(64), (Vec::new(), Vec::new()));
+    let sent: Vec<_> = [1, 2, REJECTED, 3, 4]
+        .into_iter()
+        .map(|mark| {
+            let mut frame = rig.arrive(mark);
+            frame[20] = mark;
+            rig.cord.arriving.borrow_mut().pop_back();
+            rig.cord.arriving.borrow_mut().push_back(frame.clone());
+            frame
+        })
+        .collect();
+    assert!(rig.work());
+    assert_eq!(
+        rig.receive_small(1),
+        (sent[..1].to_vec(), vec![BufferId(0)])
+    );
+    assert!(rig.queue.has_more());
+    assert_eq!(
+        rig.receive_small(64),
+        (sent[1..2].to_vec(), vec![BufferId(1)])
+    );
+    assert!(rig.queue.has_more());
+    assert_eq!(rig.receive_small(64), (Vec::new(), Vec::new()));
+    let mut frames = Vec::new();
+    assert_eq!(rig.queue.receive(1, &mut frames, &mut rig.failed), 1);
+    assert_eq!(contents(&frames), sent[2..3]);
+    let rest = (sent[3..].to_vec(), vec![BufferId(3), BufferId(4)]);
+    assert_eq!(rig.receive_small(64), rest);
+    assert!(!rig.queue.has_more());
+    assert_eq!(rig.queue.outstanding(), 1);
+    let last = rig.arrive(5);
+    assert!(rig.work(), "the frames are acknowledged");
+    assert_eq!(rig.receive_small(64), (vec![last], vec![BufferId(5)]));
+    assert!(rig.failed.is_empty());
 }
 
 /// D-4, D-32: the device does not change a posted page that is not, or no longer, granted for I/O.
@@ -251,13 +315,18 @@ fn invalid_dedicated_completion_closes_the_nic() {
         ([0, 2048, 1, 0], 1, "the frame continues in the next buffer"),
         ([0, 60, 0, 60], 1, "a header of 60 bytes does not fit"),
     ];
-    for (words, completed, why) in cases {
+    for ((words, completed, why), is_fast) in
+        cases.iter().flat_map(|case| [(case, false), (case, true)])
+    {
         let mut rig = Rig::new();
         rig.start();
         rig.post(0..3);
-        rig.words().write_words(completions, &words).unwrap();
-        rig.words().store_u32(64, completed).unwrap();
+        rig.words().write_words(completions, words).unwrap();
+        rig.words().store_u32(64, *completed).unwrap();
         rig.words().store_u32(384, 1).unwrap();
+        if is_fast {
+            assert_eq!(rig.receive_small(64), (Vec::new(), Vec::new()));
+        }
         assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
         let closed = rig.nic.closed().unwrap().to_string();
         assert!(

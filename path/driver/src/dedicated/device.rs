@@ -16,8 +16,8 @@ use super::lending::{Lending, RETRY_INTERVAL_NS, UNSUITABLE};
 use abi::hypercall::Share;
 use abi::{ConnId, GrantStatus, Handle, Slot};
 use config::domain::{DeviceQueueConfig, FRAME_EXTRA_BYTES};
-use nic::dma::{IoAddr, RemoteQueue};
-use nic::{Buffer, Frame};
+use nic::dma::{IoAddr, ReceivedBuffer, RemoteQueue};
+use nic::{Buffer, Frame, SmallBatch, SmallFrame};
 use runtime::call::Calls;
 use runtime::start::print_line;
 use serde_json::{Value, json};
@@ -197,6 +197,25 @@ impl GuestDeviceQueue {
         let queue = &mut self.queue;
         self.lending
             .receive(netback, |failed| queue.receive(budget, out, failed))
+    }
+
+    /// Receives up to `budget` small frames that `takes` accepts, with
+    /// [`RemoteQueue::receive_small`].
+    pub fn receive_small<G: GrantMechanism>(
+        &mut self,
+        budget: usize,
+        netback: &mut Netback<G>,
+        takes: impl Fn(&SmallFrame) -> bool,
+        (frames, buffers): (&mut SmallBatch, &mut Vec<ReceivedBuffer>),
+    ) {
+        self.follow_link(netback);
+        self.queue.receive_small(budget, takes, frames, buffers);
+    }
+
+    /// Returns whether the last call left frames in the queue.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.queue.has_more()
     }
 
     /// Stops the queue, because the guest's connection ends. The monitor unmaps the guest's pages

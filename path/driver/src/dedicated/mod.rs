@@ -5,6 +5,7 @@
 pub mod device;
 mod lending;
 pub mod queue;
+mod small_frames;
 pub mod socket;
 
 use crate::in_place::{BufferLending, InPlace, InPlacePorts};
@@ -13,6 +14,7 @@ use crate::switch::Switch;
 use config::domain::LroConfig;
 use nic::Frame;
 use runtime::ledger::Hop;
+use small_frames::SmallFrames;
 use vif::netback::DeliveryReport;
 use vif::netif::MAX_SLOTS;
 
@@ -23,6 +25,7 @@ pub struct DedicatedReceiver {
     pub ports: InPlacePorts,
     /// Batch of frames in the guest's pages.
     pub in_place: InPlace,
+    small: SmallFrames,
 }
 
 impl DedicatedReceiver {
@@ -32,6 +35,7 @@ impl DedicatedReceiver {
         Self {
             ports,
             in_place: InPlace::new(&limit_segments(lro)),
+            small: SmallFrames::default(),
         }
     }
 
@@ -45,6 +49,7 @@ impl DedicatedReceiver {
     /// received buffers.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let InPlacePorts { nic, guest } = self.ports;
+        let fast = SmallFrames::are_allowed(switch, nic);
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {
             return 0;
         };
@@ -55,15 +60,20 @@ impl DedicatedReceiver {
         let Some((queue, netback)) = vif.dedicated() else {
             return 0;
         };
+        let before = switch.ledger.enter(Hop::Nic);
+        let (mut small, mut bytes) = (0, 0);
+        if fast {
+            (small, bytes) = self.small.receive(queue, netback, merging, budget);
+        }
+        let mut taken = small;
         let frames = &mut self.in_place.frames;
-        let taken = switch.ledger.at(Hop::Nic, || {
-            let taken = queue.receive(budget, netback, frames);
-            if taken == 0 {
-                queue.post_to_device(netback);
-            }
-            taken
-        });
+        if small == 0 {
+            taken = queue.receive(budget, netback, frames);
+            bytes = frames.iter().map(Frame::len).sum();
+        }
         if taken == 0 {
+            queue.post_to_device(netback);
+            switch.ledger.enter(before);
             // The calls above may have detected a corrupt ring, or returned buffers of a dead
             // device.
             if netback.fatal().is_some() || netback.is_dirty() {
@@ -72,17 +82,23 @@ impl DedicatedReceiver {
             }
             return 0;
         }
-        let bytes: usize = frames.iter().map(Frame::len).sum();
-        wire.traffic.in_packets += frames.len() as u64;
+        wire.traffic.in_packets += (small + frames.len()) as u64;
         wire.traffic.in_bytes += bytes as u64;
-        if taken >= budget {
+        if taken >= budget || queue.has_more() {
             wire.has_more();
         }
         // The rest is charged to the netback, so that changes of hop within it need no time stamps.
-        let before = switch.ledger.enter(Hop::Netback);
-        let report =
-            self.in_place
-                .deliver(switch, self.ports, BufferLending::Lent, merging, now_ns);
+        switch.ledger.enter(Hop::Netback);
+        let report = match small {
+            0 => self
+                .in_place
+                .deliver(switch, self.ports, BufferLending::Lent, merging, now_ns),
+            _ => {
+                let delivery = self.small.deliver(switch, self.ports, now_ns);
+                self.in_place.count(small as u64, delivery.misdirected);
+                delivery.report
+            }
+        };
         if let Some(vif) = switch.ports.vif_mut(guest) {
             if let Some((queue, netback)) = vif.dedicated() {
                 queue.post_to_device(netback);

@@ -4,7 +4,8 @@ use super::device::GuestDeviceQueue;
 use super::socket::SocketQueue;
 use abi::Handle;
 use net::bridge::Count;
-use nic::Frame;
+use nic::dma::ReceivedBuffer;
+use nic::{Frame, SmallBatch, SmallFrame};
 use serde_json::Value;
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
@@ -82,6 +83,32 @@ impl DedicatedQueue {
         match self {
             Self::Socket(queue) => queue.receive(budget, netback, out),
             Self::Device(queue) => queue.receive(budget, netback, out),
+        }
+    }
+
+    /// Receives up to `budget` small frames that `takes` accepts, as
+    /// [`nic::dma::RemoteQueue::receive_small`] does; none from a queue of an AF_XDP wire.
+    pub fn receive_small<G: GrantMechanism>(
+        &mut self,
+        budget: usize,
+        netback: &mut Netback<G>,
+        takes: impl Fn(&SmallFrame) -> bool,
+        (frames, buffers): (&mut SmallBatch, &mut Vec<ReceivedBuffer>),
+    ) {
+        match self {
+            Self::Socket(_) => {}
+            Self::Device(queue) => {
+                queue.receive_small(budget, netback, takes, (frames, buffers));
+            }
+        }
+    }
+
+    /// Returns whether the last call left frames in a device's queue.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Device(queue) => queue.has_more(),
         }
     }
 

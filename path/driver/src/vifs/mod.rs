@@ -6,7 +6,7 @@ mod data;
 mod handshake;
 pub mod hashing;
 pub mod memory;
-mod queues;
+pub mod queues;
 
 use crate::backpressure::SendingGuest;
 use crate::dedicated::queue::DedicatedQueue;

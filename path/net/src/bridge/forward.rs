@@ -11,8 +11,11 @@ use super::rules::{Direction, Filtered, PortFirewall};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
-use nic::Frame;
+use nic::{Frame, SmallFrame};
 use shmem::Fault;
+
+/// Bytes of the destination and the source of a frame.
+const ADDRESSES: usize = 12;
 
 impl Bridge {
     /// Decides where to forward a frame that arrived at `in_port`.
@@ -55,6 +58,53 @@ impl Bridge {
             }
             arrivals.forward(state, frame.header(), frame.len())
         }));
+        if arrivals.is_router {
+            self.becomes_router(in_port);
+        }
+    }
+
+    /// Returns whether [`Bridge::forward_small`] decides about frames from a port: it has no guard,
+    /// and no port has rules.
+    #[must_use]
+    #[inline]
+    pub fn ignores_packets(&self, in_port: usize) -> bool {
+        let state = self.ports.get(in_port).and_then(Option::as_ref);
+        self.rules.is_empty() && state.is_some_and(|state| state.guard.is_none())
+    }
+
+    /// Like [`Bridge::forward_batch`], for small frames from a port that [ignores
+    /// packets](Self::ignores_packets). Frames after the first that have its addresses cost a
+    /// comparison.
+    pub fn forward_small(
+        &mut self,
+        frames: &[SmallFrame],
+        in_port: usize,
+        now_ns: u64,
+        verdicts: &mut Vec<Verdict>,
+    ) {
+        let Some((state, mut arrivals)) = self.arrivals(in_port, now_ns) else {
+            return;
+        };
+        // A verdict depends on nothing else, unless the port has a rate.
+        let mut last: Option<(&[u8; ADDRESSES], usize)> = None;
+        for frame in frames {
+            let addresses = frame.head().first_chunk::<ADDRESSES>();
+            if let (Some((known, port)), Some(addresses)) = (last, addresses)
+                && known == addresses
+            {
+                verdicts.push(Verdict::Unicast(port));
+                continue;
+            }
+            let head = frame.head().get(..frame.len()).unwrap_or(frame.head());
+            let verdict = arrivals.forward(state, head, frame.len());
+            last = match (&verdict, addresses) {
+                (Verdict::Unicast(port), Some(addresses)) if state.rate.is_none() => {
+                    Some((addresses, *port))
+                }
+                _ => None,
+            };
+            verdicts.push(verdict);
+        }
         if arrivals.is_router {
             self.becomes_router(in_port);
         }

@@ -1,12 +1,14 @@
 //! Flow identification: a hash, or the exact flow.
 
 use super::bytes::array;
+use super::constants::{ethertype, protocol};
 use super::headers::Packet;
 use super::mac::Mac;
 use super::network::Network;
 use super::plain_headers::PlainHeaders;
 use super::transport::Transport;
 use nic::Frame;
+use nic::small_frame::HEAD;
 use std::net::IpAddr;
 
 /// Returns a hash that all frames of a flow share, in both directions. It covers addresses,
@@ -52,6 +54,19 @@ pub fn flow_hash(header: &[u8]) -> u32 {
         u128::from(address).rotate_left(16) ^ u128::from(u16::from_be_bytes(port))
     };
     mix(end(from, [a, b]), end(to, [c, d]), protocol.into())
+}
+
+/// Returns whether large receive offload could merge a frame with this beginning: it is TCP, or is
+/// behind VLAN tags or IPv6 extension headers, which are not followed.
+#[must_use]
+#[inline]
+pub const fn may_merge(head: &[u8; HEAD]) -> bool {
+    match u16::from_be_bytes([head[12], head[13]]) {
+        ethertype::IPV4 => head[23] == protocol::TCP,
+        ethertype::IPV6 => !matches!(head[20], protocol::UDP | protocol::ICMPV6),
+        ethertype::VLAN | ethertype::SERVICE_VLAN => true,
+        _ => false,
+    }
 }
 
 /// One direction of a TCP connection: MACs, addresses and ports.
@@ -179,6 +194,28 @@ mod tests {
         other[5] = 1;
         back[11] = 1;
         assert_eq!(flow_hash(&other), flow_hash(&back));
+    }
+
+    #[test]
+    fn only_tcp_and_unknown_headers_may_merge() {
+        let head = |ethertype: u16, at: usize, protocol| {
+            let mut head = [0; HEAD];
+            head[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            head[at] = protocol;
+            head
+        };
+        for (ethertype, at, protocol, expected) in [
+            (ethertype::IPV4, 23, protocol::TCP, true),
+            (ethertype::IPV4, 23, protocol::UDP, false),
+            (ethertype::IPV6, 20, protocol::TCP, true),
+            (ethertype::IPV6, 20, protocol::HOP_BY_HOP, true),
+            (ethertype::IPV6, 20, protocol::ICMPV6, false),
+            (ethertype::VLAN, 27, protocol::UDP, true),
+            (ethertype::ARP, 23, protocol::TCP, false),
+        ] {
+            let may = may_merge(&head(ethertype, at, protocol));
+            assert_eq!(may, expected, "{ethertype:x} {protocol}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use super::*;
 use net::bridge::{MAX_PORTS, Rate, Rule};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 /// BR-1: a frame to a guest's MAC is forwarded to that guest alone, from any sender.
 #[test]
@@ -266,4 +268,63 @@ fn fast_path_takes_only_plain_batches() {
             "{limits:?}"
         );
     }
+}
+
+proptest! {
+    /// BR-27: small frames from a port without a guard get the verdicts of full ones, and are
+    /// counted, limited and learned alike.
+    #[test]
+    fn small_frames_get_the_same_verdicts(
+        batches in vec((prop_oneof![Just(WIRE), Just(WIRE2)], vec((0..8_usize, 0..8_usize), 1..20)), 1..20),
+        has_rate in any::<bool>(),
+    ) {
+        let macs = [MAC_A, MAC_A2, MAC_B, MAC_R, STATION, OTHER, ALL, Mac([0; 6])];
+        let [mut small, mut full] = [(); 2].map(|()| {
+            let mut bridge = bridge();
+            assert!(bridge.remove(WIRE2));
+            let rate = has_rate.then_some(Rate { bytes_per_s: 1 << 20, burst_bytes: 600 });
+            bridge.add(WIRE2, &PortConfig { rate, ..PortConfig::nic() }).unwrap();
+            bridge
+        });
+        for (now_ns, (port, batch)) in (0..).step_by(100_000).zip(batches) {
+            prop_assert!(small.ignores_packets(port));
+            let bytes: Vec<_> = batch.iter().map(|(to, from)| plain(macs[*to], macs[*from])).collect();
+            let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
+            let mut verdicts = Vec::new();
+            small.forward_small(&small_frames(&bytes), port, now_ns, &mut verdicts);
+            let forward = |bytes: &&[u8]| full.forward(bytes, bytes.len(), port, now_ns);
+            prop_assert_eq!(verdicts, bytes.iter().map(forward).collect::<Vec<_>>());
+        }
+        prop_assert_eq!(small.drops_total(), full.drops_total());
+        let stations = |bridge: &Bridge| {
+            let mut all: Vec<_> = bridge.stations(S).map(|station| (station.mac, station.port)).collect();
+            all.sort_unstable();
+            all
+        };
+        prop_assert_eq!(stations(&small), stations(&full));
+    }
+}
+
+/// BR-27: guests' frames, and all frames while any port has rules, are inspected.
+#[test]
+fn ports_with_guards_or_rules_inspect_packets() {
+    let mut bridge = bridge();
+    assert!(
+        [WIRE, WIRE2]
+            .iter()
+            .all(|port| bridge.ignores_packets(*port))
+    );
+    assert!(
+        [A, ROUTER, 7, usize::MAX]
+            .iter()
+            .all(|port| !bridge.ignores_packets(*port))
+    );
+    assert!(bridge.remove(B));
+    let rules = vec![Rule::any(true)];
+    let guarded = PortConfig {
+        rules,
+        ..guest(&[MAC_B], &[])
+    };
+    bridge.add(B, &guarded).unwrap();
+    assert!(!bridge.ignores_packets(WIRE));
 }

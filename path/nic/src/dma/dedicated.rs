@@ -33,11 +33,11 @@ pub struct RemoteCounters {
 /// The driver's end of a dedicated queue.
 #[derive(Debug)]
 pub struct RemoteQueue {
-    link: Rc<RemoteLink>,
+    pub(super) link: Rc<RemoteLink>,
     memory: OwnMemory,
     name: QueueName,
     entries: u32,
-    queue: DriverQueue<OwnMemory, Buffer>,
+    pub(super) queue: DriverQueue<OwnMemory, Buffer>,
     control: QueueControl,
     /// The link's connection number to which the control word belongs.
     connection: u32,
@@ -48,11 +48,11 @@ pub struct RemoteQueue {
     /// Whether the device can merge frames.
     can_merge: bool,
     /// The completed first parts of a merged frame.
-    partial: Frame,
+    pub(super) partial: Frame,
     /// Whether the device failed to write a part of `partial`.
     is_broken: bool,
     /// Whether the driver takes completions without an interrupt, because the last poll left some.
-    polls: bool,
+    pub(super) polls: bool,
     counters: RemoteCounters,
 }
 
@@ -128,6 +128,12 @@ impl RemoteQueue {
     #[must_use]
     pub fn is_started(&self) -> bool {
         self.control.mac.is_some()
+    }
+
+    /// Returns whether the last call that received frames left completions.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.polls
     }
 
     /// Handles a link that was set down since the last call: stops the queue, and passes each
@@ -243,7 +249,7 @@ impl RemoteQueue {
         out: &mut Vec<Frame>,
         failed: &mut Vec<BufferId>,
     ) -> Result<(), DmaError> {
-        if !self.queue.is_raised()? && !self.polls {
+        if !self.is_readable()? {
             return Ok(());
         }
         while *taken < budget && self.take(out, failed)? {
@@ -253,18 +259,32 @@ impl RemoteQueue {
         Ok(())
     }
 
+    /// Returns whether the queue may be read: the device has raised its interrupt, or the last poll
+    /// left completions.
+    pub(super) fn is_readable(&mut self) -> Result<bool, DmaError> {
+        self.polls |= self.queue.is_raised()?;
+        Ok(self.polls)
+    }
+
+    /// Returns the next completion. If there is none, acknowledges the others.
+    #[inline]
+    pub(super) fn next_completion(&mut self) -> Result<Option<Completion>, DmaError> {
+        match self.queue.peek()? {
+            // The device may have completed more before it read the acknowledgement.
+            None if self.queue.acknowledge()? => self.queue.peek(),
+            found => Ok(found),
+        }
+    }
+
     /// Takes the next completion. If there is none, acknowledges the previous completions and
     /// returns false.
     fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
         let index = self.queue.next_index();
-        let (buffer, descriptor, completion) = match self.queue.take()? {
-            Some(completed) => completed,
-            // The device may have completed more buffers before it read the acknowledgement.
-            None if self.queue.acknowledge()? => match self.queue.take()? {
-                Some(completed) => completed,
-                None => return Ok(false),
-            },
-            None => return Ok(false),
+        let Some(completion) = self.next_completion()? else {
+            return Ok(false);
+        };
+        let Some((buffer, descriptor)) = self.queue.pop() else {
+            return Ok(false);
         };
         if let Err(misuse) = self.check(&descriptor, &completion) {
             failed.push(buffer.id);

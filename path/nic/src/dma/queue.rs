@@ -215,14 +215,13 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         Ok(completed != index)
     }
 
-    /// Returns the next completed buffer with its descriptor and completion, or `None` if no buffer
-    /// is completed. After an error the buffer stays posted.
+    /// Returns the next completion without taking it, or `None` if no buffer
     ///
     /// # Errors
     /// The device has completed a descriptor other than the oldest posted one, or reports more
     /// bytes than the buffer has; or the queue's memory is inaccessible.
     #[inline]
-    pub fn take(&mut self) -> Result<Option<(T, Descriptor, Completion)>, DmaError> {
+    pub fn peek(&mut self) -> Result<Option<Completion>, DmaError> {
         let index = self.taken;
         if self.ready == 0 {
             let completed = self.memory.completed();
@@ -240,12 +239,37 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         let words = words.map_err(|Fault| self.error(index, Misuse::Fault))?;
         let completion = Completion::decode(words);
         self.check(&completion)?;
-        let Some((item, descriptor)) = self.posted.pop_front() else {
+        Ok(Some(completion))
+    }
+
+    /// Returns the oldest posted buffer, to which the completion of [`DriverQueue::peek`] belongs.
+    #[must_use]
+    #[inline]
+    pub fn front(&self) -> Option<&(T, Descriptor)> {
+        self.posted.front()
+    }
+
+    /// Takes the completion that [`DriverQueue::peek`] has returned, and returns its buffer.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(T, Descriptor)> {
+        self.ready = self.ready.checked_sub(1)?;
+        self.taken = self.taken.wrapping_add(1);
+        self.posted.pop_front()
+    }
+
+    /// Returns the next completed buffer with its descriptor and completion, if there is one. On an
+    /// error the buffer stays posted.
+    ///
+    /// # Errors
+    /// See [`DriverQueue::peek`].
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<(T, Descriptor, Completion)>, DmaError> {
+        let Some(completion) = self.peek()? else {
             return Ok(None);
         };
-        self.taken = index.wrapping_add(1);
-        self.ready -= 1;
-        Ok(Some((item, descriptor, completion)))
+        Ok(self
+            .pop()
+            .map(|(item, descriptor)| (item, descriptor, completion)))
     }
 
     fn check(&self, completion: &Completion) -> Result<(), DmaError> {

@@ -59,6 +59,14 @@ impl RxCompletion {
         self.encode(self.request, 0)
     }
 
+    /// Returns the response for a whole frame without offloads, whose transport checksum may be
+    /// verified.
+    #[inline]
+    pub(super) const fn whole(self, is_valid: bool) -> [u32; RX_RESPONSE] {
+        let flags = if is_valid { rxf::DATA_VALIDATED } else { 0 };
+        self.encode(self.request, flags)
+    }
+
     #[inline]
     const fn encode(self, id: u16, flags: u16) -> [u32; RX_RESPONSE] {
         let response = RxResponse {

@@ -19,7 +19,7 @@ use super::interface::Netback;
 use super::outstanding::{DeviceBuffer, OutstandingRequest, Returned};
 use crate::counters::VifDrop;
 use crate::grants::{GrantAccess, GrantMechanism};
-use crate::netif::{MAX_PACKET, RxRequest, rsp};
+use crate::netif::{MAX_PACKET, RxRequest, rsp, transport};
 use abi::GrantRef;
 use nic::{BufferId, Frame};
 use smallvec::SmallVec;
@@ -144,6 +144,42 @@ impl<G: GrantMechanism> Netback<G> {
                 }
             }
         }
+    }
+
+    /// Like [`Netback::deliver`], for a batch of frames that each lie whole, without offloads, at
+    /// the start of one lent buffer: of `(buffer, bytes, is_valid)`, where `is_valid` says whether
+    /// the transport checksum is verified.
+    pub fn deliver_small(
+        &mut self,
+        frames: impl Iterator<Item = (BufferId, usize, bool)>,
+    ) -> DeliveryReport {
+        let mut report = DeliveryReport::default();
+        for (buffer, bytes, is_valid) in frames {
+            let Some(outstanding) = self.outstanding.take(buffer) else {
+                continue;
+            };
+            let OutstandingRequest { request, span } = outstanding;
+            let reason = match transport::check_len(bytes) {
+                Ok(()) if bytes <= span.len() => None,
+                Ok(()) => Some(VifDrop::CrossesPage),
+                Err(reason) => Some(reason),
+            };
+            let len = match reason {
+                None => {
+                    report.deliver(bytes);
+                    bytes as i16
+                }
+                Some(reason) => {
+                    report.drops.count(reason);
+                    rsp::ERROR
+                }
+            };
+            let completion = RxCompletion::new(request.id, request.offset, len);
+            self.responses.push(completion.whole(is_valid));
+            self.grants.hold_end(GrantRef(request.gref));
+        }
+        self.respond(&report);
+        report
     }
 
     /// Answers the requests of a frame, or returns an error if the frame is invalid.

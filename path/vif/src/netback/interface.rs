@@ -157,12 +157,13 @@ impl<G: GrantMechanism> Netback<G> {
         (is_needed && self.events.notify()).then_some(rings)
     }
 
-    /// Returns whether the guest has fewer posted receive buffers than used ones without a
-    /// notification.
+    /// Returns whether the guest has fewer posted receive buffers, in the ring and lent to a device,
+    /// than used ones without a notification.
     #[must_use]
     pub fn is_short(&mut self) -> bool {
-        let unnotified = self.rx.unnotified();
-        self.posted(unnotified) < unnotified
+        let lent = self.outstanding.count as u32;
+        let needed = self.rx.unnotified().saturating_sub(lent);
+        self.posted(needed) < needed
     }
 
     /// Requests notifications of new packets and, if `wants_requests`, of new receive buffers. A

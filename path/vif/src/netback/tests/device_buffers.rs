@@ -74,6 +74,76 @@ fn posted_buffers_return_in_any_order_uncopied() {
     });
 }
 
+/// Small frames get the responses of full ones.
+#[test]
+fn small_frames_are_delivered_like_full_ones() {
+    over_each_format(|| {
+        let lengths = [14, 60, 64, 1514, 2048];
+        let [small, full] = [true, false].map(|is_small| {
+            let mut rig = rig();
+            let loans = post_to_device(&mut rig, lengths.len(), 0);
+            let frames = (0..).zip(&loans).zip(lengths).map(|((n, loan), len)| {
+                loan.span.take(len).write(&packet(len, n)).unwrap();
+                (loan, len, n % 2 == 1)
+            });
+            let mut report = DeliveryReport::default();
+            if is_small {
+                let frames = frames.map(|(loan, len, is_valid)| (loan.id, len, is_valid));
+                report = rig.back.deliver_small(frames);
+            } else {
+                for (loan, len, is_valid) in frames {
+                    let (span, buffer) = (loan.span, loan.id);
+                    let mut frame = Frame::new(Piece { span, buffer }, len).unwrap();
+                    if is_valid {
+                        frame.offload.checksum = Checksum::Valid;
+                    }
+                    rig.back.deliver(&frame, &mut report);
+                }
+            }
+            rig.back.publish();
+            assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (0, 0));
+            let responses = rig.raw_rx().responses(0);
+            (report, responses, *rig.back.counters(), rig.receive(64))
+        });
+        assert_eq!(small, full);
+        assert_eq!(small.0.delivered, 5);
+    });
+}
+
+/// Buffers that a device holds will be filled without the guest, so it need not be notified early.
+#[test]
+fn lent_buffers_postpone_notifications() {
+    let mut rig = rig();
+    let _ = rig.back.notify();
+    let loans = post_to_device(&mut rig, 60, 4);
+    let (used, lent) = loans.split_at(20);
+    let report = rig
+        .back
+        .deliver_small(used.iter().map(|loan| (loan.id, 60, false)));
+    assert_eq!(report.delivered, 20);
+    assert!(!rig.back.is_short(), "{} are lent", lent.len());
+    rig.back
+        .deliver_small(lent.iter().take(30).map(|loan| (loan.id, 60, false)));
+    assert!(rig.back.is_short());
+}
+
+/// Only a hostile device reports these: each is an error, and no buffer counts twice.
+#[test]
+fn invalid_small_frames_are_errors() {
+    let mut rig = rig();
+    let loans = post_to_device(&mut rig, 3, 0);
+    let id = |n: usize| loans[n].id;
+    let frames = [(0, 13), (0, 60), (1, 2049), (2, 60), (2, 60)];
+    let frames = frames.map(|(n, len)| (id(n), len, false));
+    let report = rig.back.deliver_small(frames.into_iter());
+    let drops = [VifDrop::TooShort, VifDrop::CrossesPage].map(|drop| report.drops.get(drop));
+    assert_eq!((report.delivered, drops), (1, [1, 1]));
+    assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (0, 0));
+    rig.back.publish();
+    let status = |n| RxResponse::decode(rig.raw_rx().response_at(n)).status;
+    assert_eq!([0, 1, 2].map(status), [rsp::ERROR, rsp::ERROR, 60]);
+}
+
 /// D-44: the guest gets the header that was checked in front of the payload that the device wrote.
 #[test]
 fn split_header_returns_to_the_guests_buffer() {
