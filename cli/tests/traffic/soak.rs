@@ -37,6 +37,8 @@ fn killed(victim: &str, kills: usize) {
             record["lost"].as_u64() < record["sent"].as_u64(),
             "{record}"
         );
+        assert_eq!(record["readmitted"], 0, "{record}");
+        assert!(record["denied"].as_u64() >= Some(2), "{record}");
     }
 }
 

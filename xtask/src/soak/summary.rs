@@ -37,6 +37,8 @@ pub(super) fn of_kills(victim: Victim, records: &[Value]) -> Result<()> {
         ("streams resume, ms", "streams_ms"),
         ("datagrams lost", "lost"),
         ("datagrams duplicated", "duplicates"),
+        ("known flows admitted anew", "readmitted"),
+        ("unsolicited datagrams denied", "denied"),
     ] {
         let values = all(records, &format!("/{key}"));
         if values.is_empty() {

@@ -1,5 +1,6 @@
 //! Configuration of a lane's machine.
 
+use super::LOAD_PORTS;
 use super::cores::Cores;
 use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, WIRE};
 use super::running::{RIVAL, unique_name};
@@ -138,12 +139,14 @@ pub(super) fn apply(
     }
 }
 
-/// Returns a rule that admits new flows, but no segment of an unknown connection.
-fn allow_new_flows() -> FirewallRule {
+/// Returns a rule that admits new flows, but no segment of an unknown
+/// connection.
+fn allow_loads() -> FirewallRule {
     FirewallRule {
         direction: Some(RuleDirection::Out),
+        destination_ports: Some(PortRange(LOAD_PORTS)),
         state: Some(RuleState::New),
-        ..FirewallRule::any("new", true)
+        ..FirewallRule::any("loads", true)
     }
 }
 

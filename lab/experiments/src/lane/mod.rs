@@ -43,6 +43,7 @@ use path::Path;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// A lane: two namespaces, the path between them, and loads in both directions.
@@ -109,6 +110,9 @@ impl Default for Loads {
         }
     }
 }
+
+/// Ports of the passive loads of a lane.
+pub(crate) const LOAD_PORTS: RangeInclusive<u16> = 5201..=5999;
 
 /// Kernel work of the wire's far end: threads on the wire's core.
 const WIRE_KERNEL: CpuPart = "wire_kernel";
@@ -233,7 +237,7 @@ impl Lane {
             }
         }
         let rivals = guests.split_off(guests.len().saturating_sub(loads.beside as usize));
-        let mut ports = 5201u16..;
+        let mut ports = LOAD_PORTS;
         for &work in &loads.workloads {
             for &way in &loads.directions {
                 for (guest, wire) in guests

@@ -1,10 +1,12 @@
 //! Repeatedly kills the driver domain, or another part of the machine, at random times. Meanwhile,
 //! streams run in both directions between a wire and two guests with stateful firewalls, and a
-//! probe runs between the guests. After each kill, everything must recover without leaks.
+//! probe runs between the guests. After each kill, everything must recover without leaks; the
+//! firewalls must still know the flows, and deny unsolicited datagrams.
 //!
 //! `cargo xtask soak` runs it as a helper, `internal soak`, and records the result of each kill.
 
 pub mod attaches;
+mod flow_tables;
 pub mod guests;
 pub mod probe;
 mod resources;
@@ -19,6 +21,7 @@ use crate::lane::{Lane, Loads, machine, running::Running};
 use crate::plan::{Mechanisms, PayloadDirection, Place, Topology, WireSpeed, Workload};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
+use flow_tables::FlowTables;
 use probe::{Probe, ProbeSpec, Probed};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -76,6 +79,10 @@ pub struct KillRecord {
     pub duplicates: u64,
     /// Time from the kill until streams in both directions had resumed, milliseconds.
     pub streams_ms: f64,
+    /// Flows that the guests' tables admitted after the kill, although no flow is new.
+    pub readmitted: u64,
+    /// Unsolicited datagrams that the guests' firewalls denied.
+    pub denied: u64,
     /// Leaked resources.
     pub leaked: Leaked,
 }
@@ -132,6 +139,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
         lane.stream(direction, true)?;
     }
     let mut soak = Soak {
+        flow_tables: FlowTables::of(&lane)?,
         lane,
         victim: spec.victim,
         random: Xoshiro256PlusPlus::seed_from_u64(spec.seed),
@@ -160,6 +168,11 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
             "leaked: {:?}",
             record.leaked
         );
+        ensure!(
+            record.readmitted == 0,
+            "the flow tables admitted {} known flows anew",
+            record.readmitted
+        );
     }
     Ok(())
 }
@@ -176,6 +189,7 @@ struct HeldResources {
 
 struct Soak {
     lane: Lane,
+    flow_tables: FlowTables,
     victim: Victim,
     random: Xoshiro256PlusPlus,
     before: HeldResources,
@@ -193,6 +207,7 @@ impl Soak {
         interrupt::sleep(Duration::from_millis(pause))?;
         // This discards results from before the kill.
         probe.mark()?;
+        let admitted = self.flow_tables.admitted(self.victim, self.machine()?)?;
         let began = Instant::now();
         let life = self.victim.kill(self.machine()?)?;
         let mut probed = Probed::default();
@@ -211,6 +226,7 @@ impl Soak {
             }
             wait("the probe does not resume", began)?;
         }
+        let checked = self.flow_tables.check(self.machine()?, admitted, began)?;
         let leaked = self.leaked()?;
         Ok(KillRecord {
             ready_ms: back.ready_ms,
@@ -221,6 +237,8 @@ impl Soak {
             lost: probed.sent.saturating_sub(probed.received),
             duplicates: probed.duplicates,
             streams_ms: streams.as_secs_f64() * 1e3,
+            readmitted: checked.readmitted,
+            denied: checked.denied,
             leaked,
         })
     }
