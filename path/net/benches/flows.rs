@@ -1,12 +1,14 @@
 //! Cost of stateful rules: cycles of the time stamp counter per packet that the bridge forwards,
 //! with 4096 flows of which each batch has 64. `cargo bench -p net --bench flows` prints one table.
+//! The rows `full` are of the slow path with a table of the default size, full of as many of these
+//! flows as it can hold.
 //!
 //! All columns take turns within each round, so the machine's load disturbs them alike. The result
 //! of a round is the cost of its fastest quarter of batches. A figure is the median of these
 //! results. The cost of state is the median of the differences from the stateless column of the
 //! same round.
 
-use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Rule};
+use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Rule, Verdict};
 use net::flows::{FlowState, Flows};
 use net::packet::{Mac, flags, protocol};
 use nic::{BufferId, Frame, Piece, SmallBatch};
@@ -15,6 +17,10 @@ use std::hint::black_box;
 
 const BATCH: usize = 64;
 const FLOWS: u16 = 4096;
+/// Entries of a table that holds all flows.
+const ENTRIES: usize = 8192;
+/// Entries of a table by default.
+const DEFAULT_ENTRIES: usize = 4096;
 const ROUNDS: usize = 200;
 const LEN: usize = 80;
 
@@ -52,7 +58,8 @@ const FORMS: [Form; 3] = [
 enum Rules {
     None,
     Stateless,
-    Stateful,
+    /// With a table of this many entries.
+    Stateful(usize),
 }
 
 impl Form {
@@ -89,8 +96,8 @@ impl Form {
         bytes
     }
 
-    /// Returns a bridge of two guests; the first one has these rules, which have admitted all
-    /// flows.
+    /// Returns a bridge of two guests; the first one has these rules, which have admitted the flows
+    /// for which the table has room.
     fn bridge(self, rules: Rules) -> Bridge {
         let mut bridge = Bridge::new(BridgeSettings::default());
         for (number, mac) in [(0, GUEST), (1, OTHER)] {
@@ -103,14 +110,14 @@ impl Form {
         match rules {
             Rules::None => {}
             Rules::Stateless => bridge.set_rules(0, &[rule]),
-            Rules::Stateful => {
+            Rules::Stateful(entries) => {
                 let inbound = Rule {
                     state: Some(FlowState::New),
                     allow: false,
                     ..rule
                 };
                 bridge.set_rules(0, &[inbound]);
-                let bytes = Flows::bytes(usize::from(2 * FLOWS));
+                let bytes = Flows::bytes(entries);
                 let memory = Area::anonymous(bytes).expect("memory").span();
                 let flows = Flows::new(memory.take(bytes), 1, [3, 5], 0).expect("a table");
                 bridge.set_flows(0, Some(flows));
@@ -145,6 +152,18 @@ impl Packets {
             Piece { span, buffer }
         });
         Self(pieces.collect())
+    }
+
+    /// Returns the packets that a bridge forwards, in whole batches.
+    fn known(form: Form, bridge: &mut Bridge) -> Self {
+        let Self(mut pieces) = Self::new(form);
+        let mut flows = 0..FLOWS;
+        pieces.retain(|_| {
+            let bytes = form.packet(flows.next().unwrap_or(0), false, flags::ACK);
+            matches!(bridge.forward(&bytes, LEN, 1, 1), Verdict::Unicast(_))
+        });
+        pieces.truncate(pieces.len() / BATCH * BATCH);
+        Self(pieces)
     }
 
     fn frames(&self) -> Vec<Frame> {
@@ -198,8 +217,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Prints a row: medians of the columns, and of the difference of the last two.
-fn row(path: &str, form: Form, rounds: &[[f64; 3]]) {
+/// Prints a row: the number of flows, medians of the columns, and of the difference of the last two.
+fn row((path, form, flows): (&str, Form, usize), rounds: &[[f64; 3]]) {
     let column = |at: usize| median(rounds.iter().map(|round| round[at]).collect());
     // The fast path takes no frame that a stateless rule concerns.
     let before = if path == "fast" { 0 } else { 1 };
@@ -215,30 +234,40 @@ fn row(path: &str, form: Form, rounds: &[[f64; 3]]) {
     };
     let (none, stateful) = (column(0), column(2));
     println!(
-        "{path:<6} {:<6} {none:>8.1} {stateless:>10} {stateful:>10.1} {cost:>8.1}",
+        "{path:<6} {:<6} {flows:>6} {none:>8.1} {stateless:>10} {stateful:>10.1} {cost:>8.1}",
         form.name
     );
 }
 
+/// Measures rounds of passes of the slow path through all bridges.
+fn slow_rounds(bridges: &mut [Bridge; 3], frames: &mut [Frame]) -> Vec<[f64; 3]> {
+    let round = |_| bridges.each_mut().map(|bridge| slow_pass(bridge, frames));
+    (0..ROUNDS).map(round).collect()
+}
+
 fn main() {
-    println!("cycles per packet, {FLOWS} flows\n");
+    println!("cycles per packet\n");
     println!(
-        "{:<6} {:<6} {:>8} {:>10} {:>10} {:>8}",
-        "path", "frames", "no rule", "stateless", "stateful", "state"
+        "{:<6} {:<6} {:>6} {:>8} {:>10} {:>10} {:>8}",
+        "path", "frames", "flows", "no rule", "stateless", "stateful", "state"
     );
     for form in FORMS {
         let packets = Packets::new(form);
         let mut frames = packets.frames();
-        let mut bridges =
-            [Rules::None, Rules::Stateless, Rules::Stateful].map(|rules| form.bridge(rules));
-        let slow: Vec<[f64; 3]> = (0..ROUNDS)
-            .map(|_| {
-                bridges
-                    .each_mut()
-                    .map(|bridge| slow_pass(bridge, &mut frames))
-            })
-            .collect();
-        row("slow", form, &slow);
+        let rules = [Rules::None, Rules::Stateless, Rules::Stateful(ENTRIES)];
+        let mut bridges = rules.map(|rules| form.bridge(rules));
+        let all = usize::from(FLOWS);
+        row(("slow", form, all), &slow_rounds(&mut bridges, &mut frames));
+        let rules = [
+            Rules::None,
+            Rules::Stateless,
+            Rules::Stateful(DEFAULT_ENTRIES),
+        ];
+        let mut defaults = rules.map(|rules| form.bridge(rules));
+        let known = Packets::known(form, &mut defaults[2]);
+        let mut known = known.frames();
+        let rounds = slow_rounds(&mut defaults, &mut known);
+        row(("full", form, known.len()), &rounds);
         if form.v6 {
             continue;
         }
@@ -263,6 +292,6 @@ fn main() {
                 ]
             })
             .collect();
-        row("fast", form, &fast);
+        row(("fast", form, all), &fast);
     }
 }

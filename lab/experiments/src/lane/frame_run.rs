@@ -6,10 +6,10 @@ use super::one_process::{self, OneProcess};
 use super::path::Path;
 use super::running::{NIC_DEVICE, Running, unique_name};
 use super::window::{account, per_packet};
-use crate::plan::Times;
+use crate::plan::{FrameRule, Times};
 use anyhow::Context as _;
 use config::domain::{FrameSource, GrantMode, RingFormat, Rings, Source};
-use config::rule::Inbound;
+use config::rule::{FirewallRule, Inbound, RuleDirection, RuleState};
 use config::{
     Config, DevicePlace, Endpoint, GuestSection, MacAddress, NicKind, NicSection, SoftWire, Vif,
 };
@@ -53,6 +53,8 @@ pub struct FrameRun<'a> {
     pub flows: u16,
     /// True if the receiving interfaces have a stateful firewall.
     pub stateful: bool,
+    /// Their rule that allows all frames. Unset: none.
+    pub allow: Option<FrameRule>,
     /// True if a NIC receives the frames into a dedicated queue of the guest.
     pub nic: bool,
     /// Cores: the driver runs on the guest's core, the guest on the wire's.
@@ -172,6 +174,7 @@ impl FrameRun<'_> {
             vifs: vec![Vif {
                 stateful: self.stateful,
                 inbound: self.stateful.then_some(Inbound::Allow),
+                rules: self.allow.map(allow_all).into_iter().collect(),
                 ..Vif::new(Endpoint::Sink { touch: self.touch })
             }],
             ..GuestSection::default()
@@ -203,7 +206,7 @@ impl FrameRun<'_> {
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
         config.driver.restart = false;
-        if self.stateful {
+        if self.stateful || self.allow == Some(FrameRule::Established) {
             // Flows without an answer may use only half of a table.
             let entries = (4 * u32::from(self.flows)).next_power_of_two();
             config.driver.flows = entries.clamp(config.driver.flows, 65_536);
@@ -255,6 +258,18 @@ impl FrameRun<'_> {
     }
 }
 
+/// Returns a rule that allows all frames to a guest.
+fn allow_all(rule: FrameRule) -> FirewallRule {
+    FirewallRule {
+        direction: Some(RuleDirection::Out),
+        state: match rule {
+            FrameRule::Any => None,
+            FrameRule::Established => Some(RuleState::Established),
+        },
+        ..FirewallRule::any("all", true)
+    }
+}
+
 /// Returns the number of hypercalls of the driver domain and of the guests so far. Returns an empty
 /// map if the path is not a machine.
 fn hypercalls(path: &dyn Path) -> anyhow::Result<BTreeMap<CpuPart, u64>> {
@@ -300,6 +315,7 @@ mod tests {
                 ring: Some(RingFormat::Xen),
                 flows: 4096,
                 stateful: true,
+                allow: Some(FrameRule::Established),
                 nic: false,
                 cores,
             };
@@ -318,6 +334,7 @@ mod tests {
             ring: None,
             flows: 0,
             stateful: false,
+            allow: None,
             nic: false,
             cores,
         };

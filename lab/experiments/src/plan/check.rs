@@ -2,7 +2,7 @@
 
 use super::column::{Column, Gro, PathKind};
 use super::file::Plan;
-use super::frames::{Frames, Peer};
+use super::frames::{FrameRule, Frames, Peer};
 use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
@@ -202,8 +202,9 @@ fn check_frames(frames: &Frames) -> Result<(), &'static str> {
     if loads.is_empty() || loads.iter().any(|load| !(0.001..=1.0).contains(load)) {
         return Err("`load`: at most 1");
     }
-    if frames.flows > 8192 || frames.stateful && frames.flows == 0 {
-        return Err("`flows`: at most 8192, at least 1 with `stateful`");
+    let has_state = frames.stateful || frames.allow == Some(FrameRule::Established);
+    if frames.flows > 8192 || has_state && frames.flows == 0 {
+        return Err("`flows`: at most 8192, at least 1 with state");
     }
     let is_plain = frames.guests == 1
         && frames.load == [1.0]

@@ -42,10 +42,23 @@ pub struct Frames {
     /// True if the receiving interfaces have a stateful firewall that tracks all flows.
     #[serde(default)]
     pub stateful: bool,
+    /// Rule of the receiving interfaces that allows all frames. It keeps them on the slow path.
+    /// Unset: none.
+    pub allow: Option<FrameRule>,
     /// True if a NIC with descriptor rings receives the frames into a dedicated queue of the guest.
     /// Its device runs on the first core. The driver domain and the guest share the second one.
     #[serde(default)]
     pub nic: bool,
+}
+
+/// A rule that allows all frames of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrameRule {
+    /// It has no `state`.
+    Any,
+    /// It has the `state` of known flows.
+    Established,
 }
 
 fn one() -> u32 {

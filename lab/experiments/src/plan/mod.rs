@@ -32,7 +32,7 @@ pub use adjustment::Adjustment;
 pub use column::{Column, Gro, PathKind};
 pub use config::ColumnConfig;
 pub use file::{IdleVms, Plan, Up};
-pub use frames::{FileColumn, Frames, Peer, PeerKind};
+pub use frames::{FileColumn, FrameRule, Frames, Peer, PeerKind};
 pub use lro::{LroColumn, LroRules};
 pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};

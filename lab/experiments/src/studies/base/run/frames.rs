@@ -63,6 +63,7 @@ impl Run<'_> {
                         ring: frames.ring,
                         flows: frames.flows,
                         stateful: frames.stateful,
+                        allow: frames.allow,
                         nic: frames.nic,
                         cores,
                     }
