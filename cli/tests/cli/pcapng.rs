@@ -117,34 +117,44 @@ fn tcpdump_reads_a_capture_of_both_directions() {
 
 #[test]
 fn the_reason_of_a_drop_is_a_comment() {
-    let place = TestDir::with_machine();
-    let rule = "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"from-guest\"\n\
-                action = \"deny\"\nprotocol = \"icmp\"\n";
-    let machine = SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]"));
-    let (path, run) = captured(&place, &machine, "10");
-    assert!(run.ok(), "{run:?}");
-    let said: Vec<_> = frames(Path::new(&path))
-        .into_iter()
-        .filter_map(|(_, comment)| comment)
-        .collect();
-    assert!(
-        said.iter()
-            .any(|why| why.starts_with("dropped, firewall: ")),
-        "{said:?}"
-    );
-    assert!(place.run(&["down"]).ok());
-    require!(tool("tshark"));
-    // tshark must show the comments, like Wireshark.
-    let args = ["-n", "-r", &path, "-Y", "frame.comment", "-T", "fields"];
-    let shown = Command::new("tshark")
-        .args(args)
-        .args(["-e", "ip.src", "-e", "icmp.type", "-e", "frame.comment"])
-        .output()
-        .unwrap();
-    assert!(shown.status.success(), "{shown:?}");
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    let pings = shown
-        .lines()
-        .filter(|line| line.starts_with("10.0.0.2\t8\tdropped, firewall: "));
-    assert_eq!(pings.count(), said.len(), "{shown}");
+    // The guest's requests, and replies to it: the rule of the guest denies both.
+    for (direction, way, shown) in [
+        ("from-guest", 1, "10.0.0.2\t8"),
+        ("to-guest", 2, "10.0.0.1\t0"),
+    ] {
+        let place = TestDir::with_machine();
+        let rule = format!(
+            "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"{direction}\"\n\
+             action = \"deny\"\nprotocol = \"icmp\"\n"
+        );
+        let machine = SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]"));
+        let (path, run) = captured(&place, &machine, "10");
+        assert!(run.ok(), "{run:?}");
+        let mut dropped = frames(Path::new(&path));
+        dropped.retain(|(_, comment)| comment.is_some());
+        assert!(!dropped.is_empty(), "{direction}");
+        for (of, comment) in &dropped {
+            let why = comment.as_deref().unwrap();
+            assert!(
+                why.starts_with("dropped, firewall: ")
+                    && why.ends_with(" (rule no-pings of vif.web-0)"),
+                "{why}"
+            );
+            assert_eq!(*of, way, "{why}");
+        }
+        assert!(place.run(&["down"]).ok());
+        require!(tool("tshark"));
+        // tshark must show the comments, like Wireshark.
+        let args = ["-n", "-r", &path, "-Y", "frame.comment", "-T", "fields"];
+        let run = Command::new("tshark")
+            .args(args)
+            .args(["-e", "ip.src", "-e", "icmp.type", "-e", "frame.comment"])
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{run:?}");
+        let text = String::from_utf8(run.stdout).unwrap();
+        let start = format!("{shown}\tdropped, firewall: ");
+        let pings = text.lines().filter(|line| line.starts_with(&start));
+        assert_eq!(pings.count(), dropped.len(), "{text}");
+    }
 }

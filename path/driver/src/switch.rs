@@ -195,15 +195,13 @@ impl Switch {
             capture,
             ..
         } = self;
-        let drop_text = |frame: &Frame, reason| {
-            let denied = match reason {
-                DropReason::Firewall | DropReason::FirewallState => {
-                    bridge.denied_by(frame.header(), in_port, now_ns)
-                }
-                _ => None,
-            };
-            denial(reason, denied, ports)
+        let denied_by = |frame: &Frame, reason| match reason {
+            DropReason::Firewall | DropReason::FirewallState => {
+                bridge.denied_by(frame.header(), in_port, now_ns)
+            }
+            _ => None,
         };
+        let drop_text = |frame: &Frame, reason| denial(reason, denied_by(frame, reason), ports);
         if let (Some(verdict), Some(frame)) = (verdicts.first(), frames.first()) {
             trace.step(Hop::Bridge, || match verdict {
                 Verdict::Drop(reason) => drop_text(frame, *reason),
@@ -219,8 +217,17 @@ impl Switch {
                     Verdict::Drop(reason) => Some(*reason),
                     Verdict::Unicast(_) | Verdict::Many(_) => None,
                 };
-                let dropped = dropped.map(|reason| move || drop_text(frame, reason));
-                capture.received_at(port.name(), frame, dropped, now_ns);
+                let text = dropped.map(|reason| move || drop_text(frame, reason));
+                capture.received_at(port.name(), frame, text, now_ns);
+                // A capture of the receiver shows which of its rules denied the frame.
+                let denied = dropped.and_then(|reason| Some((reason, denied_by(frame, reason)?)));
+                if let Some((reason, (number, rule))) = denied
+                    && number != in_port
+                    && let Some(receiver) = ports.name(number).filter(|name| capture.sees(name))
+                {
+                    let text = denial(reason, Some((number, rule)), ports);
+                    capture.sent_by(receiver, frame, Some(text), now_ns);
+                }
             }
         }
     }
