@@ -1,13 +1,14 @@
 //! The command's connections to the outside.
 
 use crate::testbed::{OUTSIDE, SYSTEM, Testbed};
+use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
-use testing::{Killed, accept, end_of, patient, wait_for, wait_until};
+use testing::{FORGER, Killed, accept, end_of, forged, patient, wait_for, wait_until};
 
 /// The environment variable that makes [`the_server_of_other_tests`] run its server.
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
@@ -162,6 +163,45 @@ fn two_have_different_addresses() {
         run.write("\n");
         assert_eq!(run.finish().code, 0);
     }
+    world.wait_until_clean();
+}
+
+/// A command is guarded like guests of the file.
+#[test]
+fn the_command_is_guarded() {
+    let Some(world) = Testbed::new(&["python3"]) else {
+        return;
+    };
+    let program = crate::testbed::grantway();
+    let forge = r#"python3 -c "$1" eth0 10.9.0.2 10.9.0.1; echo "sent $?"; read line"#;
+    let args = [
+        "run",
+        "--name",
+        "m",
+        "--ip",
+        "10.9.0.2/24",
+        "--",
+        "sh",
+        "-c",
+        forge,
+        "sh",
+        FORGER,
+    ];
+    let mut command = world.command(&program, &args);
+    let mut run = world.spawn(command.stdin(Stdio::piped()));
+    assert_eq!(run.line_with("sent"), "sent 0");
+    wait_until("not every forged frame is dropped", || {
+        let args = ["stat", "driver", "--name", "m", "--json"];
+        let stat = world.spawn(&mut world.command(&program, &args)).finish();
+        let Ok(stat) = serde_json::from_str::<Value>(&stat.out) else {
+            return false;
+        };
+        let drops = &stat["driver"]["drops"];
+        println!("{drops}");
+        forged().all(|(reason, count)| drops[reason] == count)
+    });
+    run.write("\n");
+    assert_eq!(run.finish().code, 0);
     world.wait_until_clean();
 }
 

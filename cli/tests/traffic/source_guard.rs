@@ -6,7 +6,7 @@ use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config};
 use serde_json::{Value, json};
 use std::fs;
-use testing::{wait_for, wait_until};
+use testing::{FORGER, forged, wait_for, wait_until};
 
 const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 /// A router behind the wire that is not a station of the machine.
@@ -90,19 +90,22 @@ fn is_guarded(machine: &Machine) {
         udp(&own, &wire, IPV4[DB], "00430044"),
     ];
     send(machine, DB, &frames);
-    let drops = || machine.ask(&["stat", "driver"])["driver"]["drops"].clone();
     let expected = [
         ("forged_source", 1),
         ("forged_arp", 3),
         ("forged_address", 2),
         ("forged_dhcp", 1),
     ];
-    wait_until("not every forged frame is dropped", || {
-        let drops = drops();
-        println!("{drops}");
-        let wait_until_released = |(reason, kinds): (&str, u64)| drops[reason] == kinds * TIMES;
-        expected.into_iter().all(wait_until_released)
-    });
+    let are_dropped = |expected: &[(&str, u64)]| {
+        wait_until("not every forged frame is dropped", || {
+            let drops = machine.ask(&["stat", "driver"])["driver"]["drops"].clone();
+            println!("{drops}");
+            let wait_until_released = |(reason, count): &(&str, u64)| drops[*reason] == *count;
+            expected.iter().all(wait_until_released)
+        });
+    };
+    let expected = expected.map(|(reason, frames)| (reason, frames * TIMES));
+    are_dropped(&expected);
     let warnings = machine.ask(&["status"])["warnings"].clone();
     let lines: Vec<&str> = warnings
         .as_array()
@@ -127,6 +130,15 @@ fn is_guarded(machine: &Machine) {
         wait_until("the log does not report it", || log().contains(said));
         assert_eq!(log().matches(said).count(), 1, "{said}");
     }
+    // The same from a router, a server of DHCPv6, and a station with another's MAC.
+    let args = ["-c", FORGER, NAMES[DB], IPV4[DB], IPV4[WEB]];
+    let run = machine.run(DB, "python3", &args);
+    assert!(run.status.success(), "{run:?}");
+    let sums = forged().map(|(reason, count)| {
+        let earlier = expected.iter().find(|(named, _)| *named == reason);
+        (reason, count + earlier.map_or(0, |(_, earlier)| *earlier))
+    });
+    are_dropped(&sums.collect::<Vec<_>>());
     // Frames that the guard allows pass.
     let ping = machine.run(
         DB,

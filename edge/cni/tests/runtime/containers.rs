@@ -4,7 +4,7 @@ use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, r
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::fs;
-use testing::wait_until;
+use testing::{FORGER, forged, require, wait_until};
 
 /// A container: its id, and its namespace.
 struct Container(&'static str, Namespace);
@@ -117,6 +117,29 @@ fn containers_communicate_and_leave_nothing() {
         assert!(!has_interface(&container.1, "eth0"));
     }
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
+}
+
+/// Containers are guarded like guests of the file.
+#[test]
+fn containers_are_guarded() {
+    require!(tool("python3"));
+    let Some(mut machine) = Machine::up() else {
+        return;
+    };
+    let conf = machine.network();
+    let a = Container::new("0a");
+    let added = a.call("ADD", &conf).done();
+    let args = ["-c", FORGER, "eth0", address(&added, 0), HOST];
+    let sent = run(&a.1, "python3", &args);
+    assert!(sent.status.success(), "{sent:?}");
+    wait_until("not every forged frame is dropped", || {
+        let drops = machine.stat("driver")["drops"].clone();
+        println!("{drops}");
+        forged().all(|(reason, count)| drops[reason] == count)
+    });
+    reaches(&a.1, HOST);
+    a.call("DEL", &conf).done();
+    machine.down();
 }
 
 /// Without forwarding by the host, such containers reach the host only. With forwarding, ICMP
