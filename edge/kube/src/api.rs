@@ -206,7 +206,7 @@ impl Pod {
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its own addresses, internal ones first.
+    /// The addresses of its status, internal ones first.
     pub addresses: Vec<IpAddr>,
     /// The subnets of its pods.
     pub pod_subnets: Vec<AddressBlock>,
@@ -240,6 +240,16 @@ impl Node {
             pod_subnets: subnets.into_iter().flatten().filter_map(subnet).collect(),
             created: created.unwrap_or_default().to_owned(),
         }
+    }
+}
+
+impl Node {
+    /// Returns the addresses from which it sends to its pods, and at which they reach it: those of
+    /// its status, and the gateway of each pod subnet.
+    pub fn own_addresses(&self) -> impl Iterator<Item = AddressBlock> {
+        let addresses = self.addresses.iter().copied().map(AddressBlock::host);
+        let subnets = self.pod_subnets.iter().copied();
+        addresses.chain(subnets.filter_map(AddressBlock::gateway))
     }
 }
 
@@ -298,6 +308,9 @@ mod tests {
         let expected: [IpAddr; 2] = ["192.0.2.1", "198.51.100.7"].map(|text| text.parse().unwrap());
         assert_eq!(node.addresses, expected);
         assert_eq!(node.pod_subnets.len(), 2);
+        let own = node.own_addresses().map(|one| one.to_string());
+        let own: Vec<String> = own.collect();
+        assert_eq!(own[2..], ["10.244.1.1/32", "fd00:1::1/128"]);
         assert_eq!(node.created, "2026-01-31T23:59:59Z");
         assert_eq!(Node::of(&json!([])), Node::default());
     }

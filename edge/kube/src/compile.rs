@@ -319,8 +319,7 @@ fn allowing(direction: PolicyDirection, mut allowed: Allowed, node: &Node) -> Op
     if everything == AddressBlock::everything() {
         return None;
     }
-    let nodes = node.addresses.iter().copied().map(AddressBlock::host);
-    let nodes = merged(nodes.collect());
+    let nodes = merged(node.own_addresses().collect());
     let mut rules: Vec<PodRule> = Vec::new();
     let mut numbers = 1..;
     let mut add = |kind: &str, ports: Option<&PolicyPort>, prefixes: &[AddressBlock]| {

@@ -82,6 +82,20 @@ impl AddressBlock {
         1u128.checked_shl(free).map_or(u128::MAX, |size| size - 1)
     }
 
+    /// Returns the address of a node in the subnet of its pods: the one after the first address, as
+    /// `contrib/kubernetes/node.sh` and the plugin `host-local` assign it. `None` if the subnet has
+    /// fewer than four addresses.
+    #[must_use]
+    pub fn gateway(self) -> Option<Self> {
+        let bits = if self.is_v6 { 128 } else { 32 };
+        let gateway = || Self {
+            first: self.first + 1,
+            bits,
+            ..self
+        };
+        (self.rest() >= 3).then(gateway)
+    }
+
     fn rounded(self) -> Self {
         Self {
             first: self.first & !self.last_index(),
@@ -203,6 +217,21 @@ mod tests {
             "a/8",
         ] {
             assert!(text.parse::<AddressBlock>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn gateways_follow_the_first_address() {
+        for (subnet, expected) in [
+            ("10.244.3.0/24", Some("10.244.3.1/32")),
+            ("10.244.3.4/30", Some("10.244.3.5/32")),
+            ("10.244.3.4/31", None),
+            ("fd00:10:244:3::/64", Some("fd00:10:244:3::1/128")),
+            ("fd00::fffc/126", Some("fd00::fffd/128")),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", None),
+        ] {
+            let gateway = prefix(subnet).gateway().map(|one| one.to_string());
+            assert_eq!(gateway.as_deref(), expected);
         }
     }
 

@@ -94,6 +94,7 @@ fn check(output: &Output) {
     let host = |address: &str| Some((address.parse().unwrap(), 32));
     let sql = Some(5432..=5432);
     let expected = [
+        (true, host("10.244.1.1"), None, None, None),
         (true, host("192.0.2.11"), None, None, None),
         (true, host("10.244.1.7"), Some(6), sql.clone(), None),
         (true, host("10.244.2.9"), Some(6), sql, None),
@@ -123,7 +124,7 @@ fn unknown_parts_deny_with_a_warning() {
     assert!(warnings.starts_with(start), "{warnings}");
     let allowed = as_replaced(&pods(&output)[0]["rules"]);
     let allowed = allowed.iter().filter(|rule| rule.allow);
-    assert_eq!(allowed.count(), 1, "only the node");
+    assert_eq!(allowed.count(), 2, "only the node");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn pod(namespace: &str, name: &str) -> Value {
 fn node() -> Value {
     json!({
         "metadata": { "name": "node-1" },
-        "spec": { "podCIDRs": ["10.244.0.0/16"] },
+        "spec": { "podCIDRs": ["10.244.0.0/16", "fd00:0:0:ff00::/56"] },
         "status": { "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }] },
     })
 }
@@ -387,10 +387,19 @@ fn a_pod_and_its_node_always_reach_each_other() {
     let node = &cluster.nodes["node-1"];
     let (name, pod) = cluster.pods.iter().next().unwrap();
     let rules = as_configured(&compiled.rules_of(name, pod, node));
-    let own = pod.addresses[0];
-    for (other, expected) in [("192.0.2.1", true), ("192.0.2.2", false)] {
+    let probe = ("TCP", 10_250);
+    for (other, expected) in [
+        ("192.0.2.1", true),
+        ("192.0.2.2", false),
+        ("10.244.0.0", false),
+        ("10.244.0.1", true),
+        ("10.244.0.2", false),
+        ("fd00:0:0:ff00::", false),
+        ("fd00:0:0:ff00::1", true),
+        ("fd00:0:0:ff00::2", false),
+    ] {
         let other: IpAddr = other.parse().unwrap();
-        let probe = ("TCP", 10_250);
+        let own = pod.addresses[usize::from(other.is_ipv6())];
         let got = passes(&rules, FirewallDirection::Out, (other, own), probe);
         assert_eq!(got, expected, "{other}");
         let got = passes(&rules, FirewallDirection::In, (own, other), probe);
@@ -427,7 +436,7 @@ fn of_blocks(count: usize) -> Value {
 fn rules_beyond_the_limit_are_denied() {
     let outside: IpAddr = "172.16.0.0".parse().unwrap();
     let last: IpAddr = "172.16.77.254".parse().unwrap();
-    for (count, left_out) in [(200, 0), (252, 0), (253, 1), (10_000, 9748)] {
+    for (count, left_out) in [(200, 0), (248, 0), (249, 1), (10_000, 9752)] {
         let cluster = cluster(&[of_blocks(count)]);
         let compiled = Policies::of(&cluster);
         let (name, pod) = cluster.pods.iter().next().unwrap();

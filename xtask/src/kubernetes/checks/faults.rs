@@ -1,5 +1,6 @@
 //! Checks of killed programs, a drained node and a rebooting node.
 
+use super::policy::{put, until};
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::{Node, names};
@@ -8,6 +9,7 @@ use crate::kubernetes::space::has_ended;
 use crate::kubernetes::traffic::{Stream, expect_page};
 use crate::kubernetes::waiting::wait;
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -20,10 +22,21 @@ const REATTACH_DEADLINE: Duration = Duration::from_secs(15);
 const REBOOT_DEADLINE: Duration = Duration::from_secs(300);
 /// Bytes that the stream transfers before a kill and after the restart: more than sockets buffer.
 const STREAM_BYTES: u64 = 16_000_000;
+/// The policy of the pods of the streams.
+const POLICY: &str = "streams";
 /// The stream's pause after each block, which limits it to about 30 MB/s.
 const STREAM_PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) fn run(results: &mut Results) -> Result<()> {
+    results.check("a policy isolates the pods of the streams", |cluster| {
+        cluster.put("pods", &pods::server("default", "denied", "n2"))?;
+        let denied = cluster.pods("default", &["denied"])?;
+        put(cluster, POLICY, &isolating(true))?;
+        for pod in ends(cluster)? {
+            until(&denied[0].netns, pod.ip(), false)?;
+        }
+        Ok(String::new())
+    });
     for (program, name) in [
         ("driver", "driver domain killed under a stream"),
         ("grantway-manager", "manager killed under a stream"),
@@ -42,17 +55,34 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
     Ok(())
 }
 
+/// Returns a policy that isolates the pods `a` and `b` in both directions, except from each other
+/// if `is_open`.
+fn isolating(is_open: bool) -> Value {
+    let expression = json!({ "key": "pod", "operator": "In", "values": ["a", "b"] });
+    let selector = json!({ "matchExpressions": [expression] });
+    let mut spec = json!({ "podSelector": selector, "policyTypes": ["Ingress", "Egress"] });
+    if is_open {
+        spec["ingress"] = json!([{ "from": [{ "podSelector": selector }] }]);
+        spec["egress"] = json!([{ "to": [{ "podSelector": selector }] }]);
+    }
+    json!({ "namespace": "default", "spec": spec })
+}
+
 fn end_pods(cluster: &Cluster) -> Result<[Pod; 2]> {
     let pods = cluster.pods("default", &["a", "b"])?;
     <[Pod; 2]>::try_from(pods).ok().context("two pods")
 }
 
-/// Kills a program of n1 while its pod sends to n2.
+/// Kills a program of n1 while its pod sends to n2. Policies then deny every new flow of both pods,
+/// so that the stream continues only if the tables of flows survive.
 fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
     let [a, b] = end_pods(cluster)?;
     let ip = b.ip();
     let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, STREAM_PAUSE)?;
     stream.advance(STREAM_BYTES)?;
+    put(cluster, POLICY, &isolating(false))?;
+    let [a, _] = ends(cluster)?;
+    until(&a.netns, ip, false)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];
     let before = node.space()?.processes(program);
@@ -71,7 +101,13 @@ fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
     await_next(node, program, &before)?;
     let took = began.elapsed();
     stream.advance(STREAM_BYTES)?;
+    ensure!(
+        until(&a.netns, ip, false).is_ok(),
+        "a new flow passes after the kill"
+    );
     let megabytes = stream.stop()? / 1_000_000;
+    put(cluster, POLICY, &isolating(true))?;
+    until(&a.netns, ip, true)?;
     Ok(format!(
         "{megabytes} MB unchanged, again after {} ms",
         took.as_millis()

@@ -3,7 +3,9 @@
 mod faults;
 mod network;
 mod oracle;
+mod own_node;
 mod policies;
+mod policy;
 mod results;
 mod services;
 mod table;

@@ -1,0 +1,98 @@
+//! Changes of network policies, and the time until they take effect.
+
+use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::space::Netns;
+use crate::kubernetes::traffic::connects;
+use crate::kubernetes::waiting::Leftovers;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Deadline of a policy's effect.
+pub(super) const EFFECT: Duration = Duration::from_secs(30);
+/// Number of consecutive failed connections that shows a block: a single one may be slow.
+const FAILURES: usize = 3;
+
+/// Returns the path of the policies of a policy's namespace.
+pub(super) fn path(policy: &Value) -> String {
+    let namespace = policy["namespace"].as_str().unwrap_or_default();
+    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
+}
+
+/// Creates or changes a policy, which has `namespace` and `spec`.
+pub(super) fn put(cluster: &Cluster, name: &str, policy: &Value) -> Result<()> {
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": name, "namespace": policy["namespace"] },
+        "spec": policy["spec"],
+    });
+    let path = format!("{}/{name}", path(policy));
+    cluster.api.apply(&path, &object)?;
+    Ok(())
+}
+
+/// Sets the only policies of the cluster, each with `namespace` and `spec`.
+pub(super) fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Result<()> {
+    for policy in before {
+        cluster.api.delete(&path(policy))?;
+    }
+    for (number, policy) in policies.iter().enumerate() {
+        put(cluster, &format!("p{number}"), policy)?;
+    }
+    Ok(())
+}
+
+/// Returns the time until a connection to the port 80 of `ip` is made, or no longer made.
+pub(super) fn until(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
+    until_at(from, (ip, 80), is_made)
+}
+
+/// Returns the time until a connection to a port is made, or no longer made.
+pub(super) fn until_at(from: &Netns, (ip, port): (IpAddr, u16), is_made: bool) -> Result<Duration> {
+    let attempt = || connects(ip, port, Duration::from_millis(30));
+    from.run(|| effect(is_made, attempt)).with_context(|| {
+        let not = if is_made { "not" } else { "still" };
+        format!("{ip} port {port} is {not} reached")
+    })
+}
+
+/// Returns the time until the first of the connections that show the effect.
+fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
+    let began = Instant::now();
+    let wanted = if is_made { 1 } else { FAILURES };
+    let (mut row, mut first) = (0, Duration::ZERO);
+    let mut left = Leftovers::new(EFFECT);
+    while row < wanted {
+        ensure!(!left.ends(), "no effect within {} s", EFFECT.as_secs());
+        if connects() != is_made {
+            row = 0;
+            continue;
+        }
+        if row == 0 {
+            first = began.elapsed();
+        }
+        row += 1;
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_failure_is_no_effect() {
+        let pause = Duration::from_millis(20);
+        let mut made = [true, false, true, false, false, false].into_iter();
+        let began = Instant::now();
+        let first = effect(false, || {
+            std::thread::sleep(pause);
+            made.next().expect("three failures in a row are enough")
+        });
+        assert_eq!(made.next(), None);
+        let first = first.unwrap();
+        assert!(first >= pause * 4 && first + pause * 2 <= began.elapsed());
+        effect(true, || true).unwrap();
+    }
+}
