@@ -15,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Limit of prefixes that one policy allows in one direction. Further prefixes are left out.
 const PREFIXES_MAX: usize = 16_384;
 
+/// The note of a policy that allows egress to selected pods only.
+const SERVICES: &str = "its egress to selected pods passes by the pods' own addresses, not by the \
+                        address of a Service: add an `ipBlock` with that address";
+
 /// The objects of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -83,7 +87,7 @@ struct Compiled<'c> {
 #[derive(Debug)]
 pub struct Policies<'c> {
     by_namespace: BTreeMap<&'c str, Vec<Compiled<'c>>>,
-    /// Parts of policies that allow nothing: the policy, and why.
+    /// Parts of policies that allow nothing, or less than their text suggests: the policy, and why.
     pub notes: Vec<(&'c ObjectName, String)>,
 }
 
@@ -141,7 +145,9 @@ impl<'c> Policies<'c> {
             let cut = (!is_whole).then(|| {
                 format!("it allows more than {PREFIXES_MAX} prefixes: the rest is denied")
             });
-            let notes = own.chain(cut).map(|note| (name, note));
+            let is_through = policy.has_egress_to_pods_only();
+            let services = is_through.then(|| SERVICES.to_owned());
+            let notes = own.chain(cut).chain(services).map(|note| (name, note));
             policies.notes.extend(notes);
         }
         policies

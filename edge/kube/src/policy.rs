@@ -165,6 +165,16 @@ impl PodPolicy {
             notes,
         }
     }
+
+    /// Returns whether it allows egress to selected pods, and to no block, as a Service's address
+    /// needs it.
+    #[must_use]
+    pub fn has_egress_to_pods_only(&self) -> bool {
+        let rules = self.egress.iter().flatten();
+        let mut peers = rules.flat_map(|rule| rule.peers.iter().flatten());
+        let is_selecting = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Pods { .. });
+        peers.clone().any(is_selecting) && peers.all(is_selecting)
+    }
 }
 
 fn rule_of(rule: &Value, place: &str, notes: &mut Vec<String>) -> Option<PolicyRule> {

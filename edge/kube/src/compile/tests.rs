@@ -303,7 +303,8 @@ fn all_pods() -> Vec<(Value, Value, ObjectName)> {
 fn compare(name: &str, policies: &[Value]) -> usize {
     let cluster = cluster(policies);
     let compiled = Policies::of(&cluster);
-    assert_eq!(compiled.notes, [], "{name}");
+    let is_unknown = |(_, note): &&(_, String)| note != SERVICES;
+    assert_eq!(compiled.notes.iter().find(is_unknown), None, "{name}");
     let node = &cluster.nodes["node-1"];
     let rules: BTreeMap<&ObjectName, Vec<FirewallRule>> = cluster
         .pods
@@ -415,6 +416,28 @@ fn pods_without_policies_have_no_rules() {
     for (name, pod) in &cluster.pods {
         let rules = compiled.rules_of(name, pod, node);
         assert_eq!(rules.isolate(), name.namespace == "x", "{name}");
+    }
+}
+
+#[test]
+fn egress_to_selected_pods_only_has_a_note() {
+    let pods = json!({ "podSelector": { "matchLabels": { "pod": "a" } } });
+    let block = json!({ "ipBlock": { "cidr": "10.96.0.10/32" } });
+    for (to, is_noted) in [
+        (json!([pods]), true),
+        (json!([pods, block]), false),
+        (json!([block]), false),
+        (json!([]), false),
+    ] {
+        let policy = json!({
+            "metadata": { "namespace": "x", "name": "out" },
+            "spec": { "podSelector": {}, "egress": [{ "to": to }], "policyTypes": ["Egress"] },
+        });
+        let cluster = cluster(&[policy]);
+        let notes = Policies::of(&cluster).notes.into_iter();
+        let notes: Vec<String> = notes.map(|(_, note)| note).collect();
+        assert_eq!(notes.contains(&SERVICES.to_owned()), is_noted, "{to}");
+        assert_eq!(notes.len(), usize::from(is_noted), "{notes:?}");
     }
 }
 
