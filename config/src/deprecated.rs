@@ -8,8 +8,8 @@ pub(crate) const GRANTS: [(&str, &str); 3] = [
     ("mapped", "persistent"),
 ];
 
-const TICKS_REMOVED: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to poll a NIC at \
-                     intervals, write moderation = \"tick\" in [[nic]]";
+const TICKS_REMOVED: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to \
+                     poll a NIC at intervals, write moderation = \"tick\" in [[nic]]";
 
 /// Removed keys: section, key, explanation.
 const REMOVED_KEYS: [(&str, &str, &str); 7] = [

@@ -88,7 +88,7 @@ mod tests {
         let loose_tie = Tied::new(loose.id());
         drop(loose_tie);
         eprintln!("tied {} {}", kept.id(), loose.id());
-        std::thread::sleep(crate::PATIENCE);
+        std::thread::sleep(crate::TIMEOUT);
         drop(kept_tie);
     }
 

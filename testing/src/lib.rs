@@ -36,7 +36,7 @@ pub use scripts::run_script;
 pub use signals::default_signals;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;
-pub use waiting::{PATIENCE, accept, end_of, output_of, patient, wait_for, wait_until};
+pub use waiting::{TIMEOUT, accept, end_of, output_of, patient, wait_for, wait_until};
 
 /// Returns from the test, or from a function that prepares for it, unless every need is met. The
 /// needs are the functions of [`requirements`]: `require!(root, tap, tool("iperf3"))`. The returned

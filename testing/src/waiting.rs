@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Deadline for an event that must occur. It proves no property, but only ends a failing test. A
 /// test's machine may be many times slower than the developers'.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval between checks.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Panics after the deadline with the message `missing`.
 #[track_caller]
 pub fn wait_for<T>(missing: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         // The condition is checked once more after the deadline, because the machine may have been
         // too slow to check it in time.
@@ -61,15 +61,15 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
     patient(stream)
 }
 
-/// Returns the connection with a read timeout of [`PATIENCE`].
+/// Returns the connection with a read timeout of [`TIMEOUT`].
 ///
 /// # Panics
 ///
 /// Panics if the timeout cannot be set.
 #[track_caller]
 pub fn patient(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a socket");
     stream
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, Stops, group_id, require};
+use testing::{Stops, TIMEOUT, group_id, require};
 
 /// Timeout for an answer. It is far longer than an answer takes on a busy machine, and far shorter
 /// than delays that hostile clients could cause.
@@ -32,7 +32,7 @@ struct OpenClient(BufReader<UnixStream>);
 impl OpenClient {
     fn new(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{PATIENCE, Tied, default_signals, output_of, place_program, place_script, wait_for};
+use testing::{TIMEOUT, Tied, default_signals, output_of, place_program, place_script, wait_for};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -53,7 +53,7 @@ endpoint = "echo"
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Timeout of a program, including experiments.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15 * TIMEOUT.as_secs());
 
 /// The program of `demo`, `exp` and `prof`.
 const LAB: &str = "grantway-lab";

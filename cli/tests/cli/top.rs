@@ -4,7 +4,7 @@ use crate::terminal::Terminal;
 use crate::test_dir::{SIM, TestDir, is_alive, wait};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, require};
+use testing::{TIMEOUT, require};
 
 /// The control sequence that enters the alternate screen.
 const ENTER_SCREEN: &str = "\x1b[?1049h";
@@ -68,7 +68,7 @@ fn output_between_screens(terminal: &Terminal) -> String {
 /// Waits until `top` shows its keys. On a busy machine this takes long, because `top` reads the
 /// names of functions of all programs.
 fn shows_its_keys(terminal: &Terminal) {
-    let until = Instant::now() + 10 * PATIENCE;
+    let until = Instant::now() + 10 * TIMEOUT;
     while !output_between_screens(terminal).contains("q, Esc, Return back") {
         assert!(
             Instant::now() < until,

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{PATIENCE, Tied, default_signals, output_of, place_machine, require, wait_until};
+use testing::{TIMEOUT, Tied, default_signals, output_of, place_machine, require, wait_until};
 
 /// Permits one machine at a time, because tests share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -27,7 +27,7 @@ pub(crate) const SYSTEM: &str = "192.0.2.1";
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
 /// Timeout for a program, and for each line of its output.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * TIMEOUT.as_secs());
 
 pub(crate) struct Testbed {
     pub(crate) system: Namespace,

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, Stops, accept, child_of, end_of, patient, require, wait_for, wait_until};
+use testing::{Stops, TIMEOUT, accept, child_of, end_of, patient, require, wait_for, wait_until};
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
@@ -80,7 +80,7 @@ fn early() -> Option<(Machine, UnixStream)> {
     let machine = Machine::begin(&[], &NAMES, |_| format!("[driver]\n{guests}"))?;
     let connect = || UnixStream::connect(socket(&machine)).ok();
     let stream = wait_for("nobody listens", connect);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     Some((machine, stream))
 }
 
@@ -268,7 +268,7 @@ fn namespaces_attached_to_an_empty_machine_connect() {
         machine.places[place].0.enter(bind).unwrap()
     };
     let (a, b) = (bind(0), bind(1));
-    b.set_read_timeout(Some(PATIENCE)).unwrap();
+    b.set_read_timeout(Some(TIMEOUT)).unwrap();
     a.send_to(b"one datagram", (address(1), 9000)).unwrap();
     let mut got = [0; 64];
     let (length, from) = b.recv_from(&mut got).unwrap();

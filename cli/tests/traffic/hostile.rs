@@ -6,7 +6,7 @@ use crate::machine::{Machine, text};
 use crate::processes::pid;
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config, ping_every_way};
 use serde_json::Value;
-use testing::{PATIENCE, require, wait_until};
+use testing::{TIMEOUT, require, wait_until};
 
 /// A program that sends frames with every kind of virtio header for some seconds. Most headers
 /// contradict their frame. `kind` restricts the headers to one kind. The program prints the number
@@ -277,7 +277,7 @@ fn a_flood_of_attach_requests_leaks_nothing() {
             .len(),
         1
     );
-    assert!(asked.elapsed() < PATIENCE);
+    assert!(asked.elapsed() < TIMEOUT);
     before.wait_until_released(&machine);
     machine.end();
 }

@@ -13,10 +13,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_until};
+use testing::{TIMEOUT, Tied, default_signals, end_of, output_of, require, wait_until};
 
 /// Timeout for a program.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * TIMEOUT.as_secs());
 
 /// Maximum number of tests that run a machine at the same time. They mostly wait, but share few
 /// CPUs.

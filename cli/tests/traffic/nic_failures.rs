@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
-use testing::{PATIENCE, child_of, require, wait_for, wait_until};
+use testing::{TIMEOUT, child_of, require, wait_for, wait_until};
 
 #[test]
 fn a_nic_that_fails_leaves_the_machine_unchanged() {
@@ -92,7 +92,7 @@ fn a_failed_attach_removes_the_new_nic() {
 /// Returns a connection to the machine.
 fn connect(machine: &Machine) -> UnixStream {
     let stream = UnixStream::connect(socket(machine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

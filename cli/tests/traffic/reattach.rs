@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::{Killed, PATIENCE, accept, end_of, wait_for, wait_until};
+use testing::{Killed, TIMEOUT, accept, end_of, wait_for, wait_until};
 
 const GUEST_COUNT: usize = 64;
 
@@ -100,7 +100,7 @@ fn namespaces_are_attached_again_with_their_streams() {
     };
     let mut sender = machine.places[0].0.enter(connect).unwrap();
     let mut receiver = accept(&listener);
-    receiver.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(10 * TIMEOUT)).unwrap();
     let mut carries = |byte: u8| {
         sender.write_all(&[byte]).unwrap();
         let mut got = [0];

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use testing::{PATIENCE, Stops, wait_until};
+use testing::{Stops, TIMEOUT, wait_until};
 
 const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
 
@@ -92,7 +92,7 @@ pub(crate) fn send(socket: &Path, bytes: &[u8]) -> UnixStream {
 
 /// Returns the next line from a connection.
 pub(crate) fn answer(stream: UnixStream) -> Value {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     serde_json::from_str(&line).unwrap()

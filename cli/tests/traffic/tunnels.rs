@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use testing::{PATIENCE, accept, patient, require, wait_until};
+use testing::{TIMEOUT, accept, patient, require, wait_until};
 
 const ENDS: [usize; 2] = [WIRE, WEB];
 const BYTES: usize = 1_000_000;
@@ -62,7 +62,7 @@ fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
     let (port, bytes) = (7000, vec![7; BYTES]);
     let at = SocketAddr::new(address, port);
     let listener = inside(to).enter(|| TcpListener::bind(at).unwrap()).unwrap();
-    let connect = || TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+    let connect = || TcpStream::connect_timeout(&at, TIMEOUT).unwrap();
     let mut sender = patient(inside(from).enter(connect).unwrap());
     let mut receiver = accept(&listener);
     thread::scope(|scope| {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, wait_for, wait_until};
+use testing::{TIMEOUT, wait_for, wait_until};
 
 fn worker(number: usize) -> String {
     match number {
@@ -260,7 +260,7 @@ fn a_dying_worker_stalls_only_its_own_flows() {
     let talker = wait_for("nobody talks", || {
         UnixStream::connect(machine.folder.path().join("talker")).ok()
     });
-    talker.set_read_timeout(Some(PATIENCE)).unwrap();
+    talker.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answers = BufReader::new(talker.try_clone().unwrap()).lines();
     let mut talk = |flow: usize, times: u32, seconds: u32| {
         writeln!(&talker, "{flow} {times} {seconds}").unwrap();

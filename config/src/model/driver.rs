@@ -14,9 +14,10 @@ pub struct DriverSection {
     pub grants: GrantMode,
     /// The most offloads that it offers to guests.
     pub offloads: Offloads,
-    /// Microseconds of polling before it sleeps. `None`: [`DriverSection::SPIN_SEPARATE_CPUS_US`] if its
-    /// CPUs are set and no guest may use them; adaptive, up to [`DriverSection::SPIN_MAX_US`], if
-    /// no CPUs are set; otherwise 0, because a domain that spins on its peer's CPU delays itself.
+    /// Microseconds of polling before it sleeps. `None`: [`DriverSection::SPIN_SEPARATE_CPUS_US`]
+    /// if its CPUs are set and no guest may use them; adaptive, up to
+    /// [`DriverSection::SPIN_MAX_US`], if no CPUs are set; otherwise 0, because a domain that spins
+    /// on its peer's CPU delays itself.
     pub spin_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,

@@ -93,7 +93,7 @@ impl AddressBlock {
             bits,
             ..self
         };
-        (self.rest() >= 3).then(gateway)
+        (self.last_index() >= 3).then(gateway)
     }
 
     fn rounded(self) -> Self {

@@ -27,7 +27,7 @@ pub enum ConnectionSource {
     /// A listening socket, to which the front end connects.
     Listener(OwnedFd),
     /// One end of a pair of `SOCK_SEQPACKET` sockets. The manager connects to the front end, and
-    /// sends each connection as a descriptor attached to a one-byte message. The shim requests a
+    /// sends each connection as a descriptor with a message of one byte. The shim requests a
     /// connection by sending the byte `C`.
     Manager(OwnedFd),
 }

@@ -1,5 +1,5 @@
-# Creates the initial file system `initrd` of a User-Mode Linux from `root`, which has `init`, and the
-# library `regset.so`, which it needs on CPUs with AMX. Runs in the folder of both.
+# Creates the initial file system `initrd` of a User-Mode Linux from `root`, which has `init`, and
+# the library `regset.so`, which it needs on CPUs with AMX. Runs in the folder of both.
 cd root && chmod +x init && mkdir -p proc sys dev host modules &&
 	find /usr/lib/uml/modules -name '*failover.ko' -o -name virtio_net.ko |
 	xargs cp -t modules &&

@@ -41,8 +41,8 @@ pub enum ComparisonVerdict {
     Equal,
     /// The paper has an effect, but this interval contains 1 and is within [`EQUAL_QUOTIENTS`].
     NoEffect,
-    /// The paper has no effect, but this interval is outside of [`EQUAL_QUOTIENTS`], and not on the other
-    /// side of 1.
+    /// The paper has no effect, but this interval is outside of [`EQUAL_QUOTIENTS`], and not on the
+    /// other side of 1.
     DiffersInSize,
     /// The whole interval is on the other side.
     Opposite,
@@ -203,11 +203,12 @@ impl PublishedRatio {
 /// Returns the verdict on the quotient of our ratio and the paper's.
 ///
 /// The sign is decided first. Suppose that the paper has an effect. If our interval is on the
-/// paper's side of 1, the verdict is `Equal` if the quotient's interval is within [`EQUAL_QUOTIENTS`],
-/// otherwise `SameSign`. If our interval is on the other side, the verdict is `Opposite`. If our
-/// interval contains 1, the verdict is `NoEffect` if the interval is within [`EQUAL_QUOTIENTS`], otherwise
-/// `Unresolved`. If the paper has no effect and our interval is outside of [`EQUAL_QUOTIENTS`], the verdict
-/// is `DiffersInSize`, or `Opposite` if the paper's ratio is on the other side of 1.
+/// paper's side of 1, the verdict is `Equal` if the quotient's interval is within
+/// [`EQUAL_QUOTIENTS`], otherwise `SameSign`. If our interval is on the other side, the verdict is
+/// `Opposite`. If our interval contains 1, the verdict is `NoEffect` if the interval is within
+/// [`EQUAL_QUOTIENTS`], otherwise `Unresolved`. If the paper has no effect and our interval is
+/// outside of [`EQUAL_QUOTIENTS`], the verdict is `DiffersInSize`, or `Opposite` if the paper's
+/// ratio is on the other side of 1.
 #[must_use]
 pub fn compare_with_paper(quotient: &Estimate, paper: PublishedRatio) -> ComparisonVerdict {
     let several = quotient.n > 1;

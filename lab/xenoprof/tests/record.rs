@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
-use testing::{Killed, PATIENCE, require, skip};
+use testing::{Killed, TIMEOUT, require, skip};
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -199,7 +199,7 @@ fn compiled_code_in_other_namespaces_has_names() {
         script,
     ]);
     let started = Killed(unshare.arg(me).spawn().unwrap());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let children = format!("/proc/{0}/task/{0}/children", started.0.id());
     let pid: u32 = loop {
         let listed = std::fs::read_to_string(&children).unwrap();
@@ -251,7 +251,7 @@ fn compiles_a_loop() {
     // SAFETY: the code takes one number, in RDI, changes no register that belongs to its caller,
     // and returns.
     let run: extern "C" fn(u64) = unsafe { std::mem::transmute(code) };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
         run(10_000_000);
     }

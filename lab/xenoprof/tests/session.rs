@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use testing::{Killed, PATIENCE};
+use testing::{Killed, TIMEOUT};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, PerfRecord, RecordKind};
@@ -117,7 +117,7 @@ impl RogueParticipant {
     }
 
     fn receive(&mut self) -> (SessionMessage, Vec<OwnedFd>) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while Instant::now() < end {
             if let Some((envelope, _, descriptors)) =
                 self.link.receive().expect("the initiator answers")
@@ -143,7 +143,7 @@ fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Participated>> {
         symbols: None,
         command: Vec::new(),
         socket: socket.to_owned(),
-        wait: PATIENCE,
+        wait: TIMEOUT,
     };
     std::thread::spawn(move || participant::run(&options))
 }
@@ -179,7 +179,7 @@ fn faulty_participants_do_not_affect_others() {
     let names = ["good", "dead", "hanging", "lying", "flooding"];
     let idle = names.map(|_| Idle::start());
     let [own, dead, hanging, lying, flooding] = idle.each_ref().map(Idle::pid);
-    let mut initiator = open(&socket, &names.join(","), PATIENCE);
+    let mut initiator = open(&socket, &names.join(","), TIMEOUT);
     let good = good(&socket, own);
     let (did_harm, harm) = mpsc::channel();
     let rogues = {
@@ -253,7 +253,7 @@ fn faulty_participants_do_not_affect_others() {
         lost(&outcome, "flooding").contains("too much"),
         "{outcome:?}"
     );
-    ending.tell(&Session::default());
+    ending.report_sample_counts(&Session::default());
     let took = good.join().expect("no panic").expect("takes part");
     assert_eq!(took.read, SAMPLES);
     let (sent, _hanging, _liar) = rogues.join().expect("no panic");
@@ -266,7 +266,7 @@ fn documents_are_accepted_in_order_and_within_budget() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let idle = Idle::start();
-    let mut initiator = open(&socket, "web,db,log,app", PATIENCE);
+    let mut initiator = open(&socket, "web,db,log,app", TIMEOUT);
     let pid = idle.pid();
     let rogues = {
         let socket = socket.clone();

@@ -87,7 +87,7 @@ impl BridgePort {
         }
     }
 
-    /// Takes up to `budget` frames from the device or guest, and appends the frames to forward to
+    /// Takes at most `budget` frames from the device or guest, and appends the frames to forward to
     /// `out`. Large receive offload may hold frames back or flush held ones. Returns the number of
     /// frames handled. The port owns the frames until [`BridgePort::done`].
     pub fn take(

@@ -223,7 +223,7 @@ impl Switch {
                 let denied = dropped.and_then(|reason| Some((reason, denied_by(frame, reason)?)));
                 if let Some((reason, (number, rule))) = denied
                     && number != in_port
-                    && let Some(receiver) = ports.name(number).filter(|name| capture.sees(name))
+                    && let Some(receiver) = ports.name(number).filter(|name| capture.captures(name))
                 {
                     let text = denial(reason, Some((number, rule)), ports);
                     capture.sent_by(receiver, frame, Some(text), now_ns);

@@ -12,7 +12,7 @@ use nic_linux::TapNic;
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::time::Instant;
-use testing::PATIENCE;
+use testing::TIMEOUT;
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
@@ -64,7 +64,7 @@ impl Queues {
     /// Receives the next `count` datagrams, and returns the queue, flow and number of each.
     fn collect(&mut self, count: usize) -> Vec<(usize, u16, u32)> {
         let mut found = Vec::new();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while found.len() < count && Instant::now() < until {
             for (queue, nic) in self.nics.iter_mut().enumerate() {
                 let mut frames = Vec::new();

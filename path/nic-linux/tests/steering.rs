@@ -11,14 +11,14 @@ use nic::vmq::{QueueId, VmqError};
 use nic::{Checksum, Gso, GsoKind, Nic, Pool};
 use shmem::Area;
 use std::time::Instant;
-use testing::PATIENCE;
+use testing::TIMEOUT;
 
 /// Polls all queues until `count` frames have arrived. Returns the frames' bytes by queue; the
 /// shared queue is last.
 fn collect(guests: &mut Guests, count: usize) -> Vec<Vec<Vec<u8>>> {
     let mut by_queue = vec![Vec::new(); MACS.len() + 1];
     let mut pool = Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while by_queue.iter().map(Vec::len).sum::<usize>() < count && Instant::now() < until {
         for (n, frames) in by_queue.iter_mut().take(MACS.len()).enumerate() {
             frames.extend(guests.poll(QueueId(n as u32)));
@@ -83,7 +83,7 @@ fn mac_moves_immediately_and_queue_drains() {
         Err(VmqError::Draining)
     );
     let mut in_queue = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while guests.vmq().is_draining(queue) {
         assert!(Instant::now() < until, "no grace period has passed");
         in_queue.extend(guests.poll(queue));
@@ -164,7 +164,7 @@ fn split_headers_stay_out_of_the_buffers() {
         frame
     });
     let mut received = Vec::new();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     sent.iter().for_each(|frame| sender.send(frame));
     while received.len() < sent.len() && Instant::now() < until {
         received.extend(guests.poll_with(queue, |frame| {
@@ -237,7 +237,7 @@ fn segments_fill_buffers_in_posting_order() {
             sender.send(&[&[0; 10][..], &short].concat());
             sender.send(&sent);
             let mut received = Vec::new();
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             while received.len() < 2 && Instant::now() < until {
                 received.extend(guests.poll_with(queue, |frame| {
                     let buffers = (frame.len().max(1)).div_ceil(2048);

@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, wait_for, wait_until};
+use testing::{TIMEOUT, wait_for, wait_until};
 
 /// MACs of the kernel's interfaces, and of the stations that the test simulates.
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -175,17 +175,17 @@ fn uplink_masquerades_and_leaves_no_state() {
 
         guests.send(&udp(INSIDE, (GUEST, 1000), (FAR, 53)));
         let (from, to, [port, to_port]) = outside
-            .receive(PATIENCE)
+            .receive(TIMEOUT)
             .expect("the packet leaves the host");
         assert_eq!((from, to, to_port), (GATEWAY, FAR, 53), "round {round}");
         outside.send(&udp(OUTSIDE, (FAR, 53), (GATEWAY, port)));
         let answer = guests
-            .receive(PATIENCE)
+            .receive(TIMEOUT)
             .expect("the answer reaches the guest");
         assert_eq!(answer, (FAR, GUEST, [53, 1000]));
 
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8080)));
-        let forwarded = guests.receive(PATIENCE).expect("a port is forwarded");
+        let forwarded = guests.receive(TIMEOUT).expect("a port is forwarded");
         assert_eq!(forwarded, (FAR, GUEST, [2000, 80]));
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
         assert_eq!(guests.receive(Duration::from_millis(50)), None);

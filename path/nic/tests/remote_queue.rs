@@ -217,8 +217,8 @@ fn small_frames_leave_others_for_the_slow_path() {
         .map(|mark| {
             let mut frame = rig.arrive(mark);
             frame[20] = mark;
-            rig.cord.arriving.borrow_mut().pop_back();
-            rig.cord.arriving.borrow_mut().push_back(frame.clone());
+            rig.test_wire.arriving.borrow_mut().pop_back();
+            rig.test_wire.arriving.borrow_mut().push_back(frame.clone());
             frame
         })
         .collect();

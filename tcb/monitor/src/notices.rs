@@ -58,8 +58,8 @@ impl NoticeChannel {
 
     /// Takes all notices, at most one per domain, and makes [`NoticeChannel::fd`] unreadable.
     pub(crate) fn take(&self) -> BTreeMap<DomId, Notice> {
-        // Read the descriptor first: a worker that adds a notice in between finds `is_signalled` set,
-        // and its notice is taken below.
+        // Read the descriptor first: a worker that adds a notice in between finds `is_signalled`
+        // set, and its notice is taken below.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         let mut inbox = lock(&self.inbox);
         inbox.is_signalled = false;

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, Tracer, require, wait_until};
+use testing::{TIMEOUT, Tracer, require, wait_until};
 
 fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
     pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a pidfd")
@@ -71,7 +71,7 @@ fn exit_time_after_killed_monitor() -> Duration {
     let killed = Instant::now();
     monitor.kill().expect("killed");
     for fd in &fds {
-        assert!(exits_within(fd, PATIENCE), "a process outlives the monitor");
+        assert!(exits_within(fd, TIMEOUT), "a process outlives the monitor");
     }
     let took = killed.elapsed();
     monitor.wait().expect("waited");
@@ -85,7 +85,7 @@ fn kill_ends_the_agent_of_a_dead_domain() {
     target.map(5, 7, true);
     let agent = pidfd(target.domain.agent_pid);
     kill(target.domain.pid);
-    assert!(exits_within(&target.domain.pidfd, PATIENCE));
+    assert!(exits_within(&target.domain.pidfd, TIMEOUT));
     target.assert_exit("killed by signal 9");
     // The agent still works: pages can be unmapped.
     target.unmap(5);
@@ -104,16 +104,16 @@ fn kill_ends_the_agent_of_a_dead_domain() {
 fn a_domain_dies_with_its_agent() {
     let Some(_guard) = serialize() else { return };
     let mut target = TestDomain::new();
-    target.domain.agent.set_deadline(2 * PATIENCE);
+    target.domain.agent.set_deadline(2 * TIMEOUT);
     kill(target.domain.agent_pid);
-    assert!(exits_within(&target.domain.pidfd, PATIENCE));
+    assert!(exits_within(&target.domain.pidfd, TIMEOUT));
     let began = Instant::now();
     assert!(matches!(
         target.domain.agent.unmap(&[abi::Slot(5)]),
         Err(AgentError::Gone)
     ));
     assert!(
-        began.elapsed() < PATIENCE,
+        began.elapsed() < TIMEOUT,
         "the call waited for the deadline"
     );
     target.kill();

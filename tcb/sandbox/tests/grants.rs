@@ -237,7 +237,7 @@ fn no_access_succeeds_after_unmap_returned() {
         let value = if mode == 0 { FORBIDDEN } else { 0x77 };
         target.order(4, &[slot.into(), mode, value]);
         let wait_above = |word: &std::sync::atomic::AtomicU64, bound: u64| {
-            let until = Instant::now() + testing::PATIENCE;
+            let until = Instant::now() + testing::TIMEOUT;
             while word.load(SeqCst) <= bound {
                 assert!(Instant::now() < until, "the domain does not run");
                 std::thread::yield_now();

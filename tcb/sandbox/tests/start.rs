@@ -8,7 +8,7 @@ use common::{
 };
 use std::path::Path;
 use std::time::Duration;
-use testing::PATIENCE;
+use testing::TIMEOUT;
 
 #[test]
 fn a_rust_program_starts_confined() {
@@ -48,7 +48,7 @@ fn a_domain_of_another_version_exits_with_an_error() {
     let path = Path::new(HOSTILE);
     let mut target =
         start_with_version(u64::from(VERSION) + 1, path, "hostile", &[]).expect("a start");
-    assert!(exits_within(&target.domain.pidfd, PATIENCE));
+    assert!(exits_within(&target.domain.pidfd, TIMEOUT));
     let printed_text = target.read_console();
     assert!(
         printed_text.contains("both must be of one build"),

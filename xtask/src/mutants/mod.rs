@@ -256,7 +256,8 @@ mod tests {
         let error = run(&["rings".into()]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no such module: rings (choose from ring, grants, classic-grants, counted-grants, bridge)"
+            "no such module: rings (choose from ring, grants, classic-grants, counted-grants, \
+             bridge)"
         );
     }
 }

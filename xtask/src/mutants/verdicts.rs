@@ -87,8 +87,8 @@ impl fmt::Display for Tally {
         } = self;
         write!(
             f,
-            "{detected_percent:.1} % detected: {caught} caught, {timeout} timed out, {missed} missed; \
-             {unviable} do not compile, {untried} not tried"
+            "{detected_percent:.1} % detected: {caught} caught, {timeout} timed out, \
+             {missed} missed; {unviable} do not compile, {untried} not tried"
         )
     }
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testing::{PATIENCE, Tied, kernel, wait_for, wait_until};
+use testing::{TIMEOUT, Tied, kernel, wait_for, wait_until};
 
 /// The interface's MAC, which is also in the machine's configuration.
 pub(super) const MAC: &str = "02:00:00:00:05:01";
@@ -106,7 +106,7 @@ impl Qemu {
     fn connect(&self, name: &str) -> UnixStream {
         let path = self.folder.join(name);
         let stream = wait_for("no socket", || UnixStream::connect(&path).ok());
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 

@@ -139,7 +139,7 @@ pub(super) fn apply(
     }
 }
 
-/// Returns a rule that admits new flows, but no segment of an unknown
+/// Returns a rule that admits new flows to the ports of loads, but no segment of an unknown
 /// connection.
 fn allow_loads() -> FirewallRule {
     FirewallRule {
@@ -214,7 +214,7 @@ pub(super) fn apply_mechanisms(
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
         vif.rules = (1..=rules).map(unmatched_rule).collect();
-        vif.rules.extend(stateful.then(allow_new_flows));
+        vif.rules.extend(stateful.then(allow_loads));
         vif.stateful = stateful;
         vif.offloads = offloads;
     }

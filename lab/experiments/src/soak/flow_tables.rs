@@ -1,8 +1,8 @@
 //! The guests' flow tables under kills: known flows stay known, and unsolicited datagrams are
 //! denied.
 
+use super::timeout::wait;
 use super::victim::Victim;
-use super::waiting::wait;
 use crate::lane::Lane;
 use crate::lane::running::Running;
 use crate::ns;
@@ -16,9 +16,9 @@ const DRIVER: &str = "driver";
 /// The discard port, to which no rule allows new flows.
 const UNSOLICITED: u16 = 9;
 
-/// Counters of all guests' tables and rules.
+/// FlowCounters of all guests' tables and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Counters {
+struct FlowCounters {
     /// Admitted flows of all guests.
     admitted: u64,
     /// Frames that each guest's last rule, which is for unsolicited ones, has denied.
@@ -90,10 +90,10 @@ impl FlowTables {
         }
     }
 
-    fn counters(&self, machine: &Running) -> anyhow::Result<Counters> {
+    fn counters(&self, machine: &Running) -> anyhow::Result<FlowCounters> {
         let stat = machine.stat(DRIVER)?;
         let ports = stat["ports"].as_object().context("no ports")?;
-        let mut counters = Counters::default();
+        let mut counters = FlowCounters::default();
         for port in ports.values().filter(|port| !port["flows"].is_null()) {
             let admitted = port["flows"]["admitted"].as_u64();
             counters.admitted += admitted.context("no counter of admitted flows")?;

@@ -185,7 +185,7 @@ mod tests {
     fn cpu_time_grows_with_work() {
         let own = std::process::id().cast_signed();
         let before = cpu_ns(own).unwrap();
-        let end = std::time::Instant::now() + testing::PATIENCE;
+        let end = std::time::Instant::now() + testing::TIMEOUT;
         while cpu_ns(own).unwrap() < before + 1_000_000 {
             assert!(
                 std::time::Instant::now() < end,

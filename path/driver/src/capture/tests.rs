@@ -101,11 +101,11 @@ fn captured_drops_have_their_reason() {
     let of = name(&machine, 1);
     assert!(why.ends_with(&format!("(rule closed of {of})")), "{why}");
     // A capture of the guest whose rule it is has the frame as one to this guest.
-    ask(&mut machine, &of, 2000, 0).unwrap();
+    request(&mut machine, &of, 2000, 0).unwrap();
     let denied = frame(mac(1), mac(0), 100, 0);
     machine.send(0, &denied);
-    machine.carry(0);
-    let got = captured(&ask(&mut machine, &of, 0, 0).unwrap());
+    machine.forward_from(0);
+    let got = captured(&request(&mut machine, &of, 0, 0).unwrap());
     let expected = (of.clone(), false, 100, hex(&denied), Some(why.clone()));
     assert_eq!(got, [expected]);
     machine.switch.bridge.set_rules(1, &[]);

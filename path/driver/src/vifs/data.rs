@@ -17,7 +17,7 @@ use vif::ring::RingWatch;
 const HEADERS_MIN: usize = 54;
 
 impl VifPort {
-    /// Takes up to `budget` frames that the guest has sent. The port owns them until
+    /// Takes at most `budget` frames that the guest has sent. The port owns them until
     /// [`VifPort::done`].
     pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let Some(link) = &mut self.link else { return 0 };
@@ -37,7 +37,8 @@ impl VifPort {
         }
     }
 
-    /// Takes up to `budget` small frames from the head of the guest's ring, like [`VifPort::take`].
+    /// Takes at most `budget` small frames from the head of the guest's ring, like
+    /// [`VifPort::take`].
     pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> SmallFramesTaken {
         out.clear();
         let Some(netback) = self.netback() else {

@@ -213,7 +213,7 @@ mod tests {
         Netback::new(*rig.front.negotiated(), &tx, &rx, event, grants).unwrap()
     }
 
-    /// Takes up to four frames in one turn.
+    /// Takes at most four frames in one turn.
     fn take(queues: &mut GuestQueues) -> usize {
         let mut frames = Vec::new();
         let taken = queues.next_sender().from_guest(4, &mut frames).unwrap();

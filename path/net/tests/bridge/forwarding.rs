@@ -275,7 +275,10 @@ proptest! {
     /// counted, limited and learned alike.
     #[test]
     fn small_frames_get_the_same_verdicts(
-        batches in vec((prop_oneof![Just(WIRE), Just(WIRE2)], vec((0..8_usize, 0..8_usize), 1..20)), 1..20),
+        batches in vec(
+            (prop_oneof![Just(WIRE), Just(WIRE2)], vec((0..8_usize, 0..8_usize), 1..20)),
+            1..20,
+        ),
         has_rate in any::<bool>(),
     ) {
         let macs = [MAC_A, MAC_A2, MAC_B, MAC_R, STATION, OTHER, ALL, Mac([0; 6])];
@@ -288,7 +291,8 @@ proptest! {
         });
         for (now_ns, (port, batch)) in (0..).step_by(100_000).zip(batches) {
             prop_assert!(small.ignores_packets(port));
-            let bytes: Vec<_> = batch.iter().map(|(to, from)| plain(macs[*to], macs[*from])).collect();
+            let frame = |(to, from): &(usize, usize)| plain(macs[*to], macs[*from]);
+            let bytes: Vec<_> = batch.iter().map(frame).collect();
             let bytes: Vec<_> = bytes.iter().map(Vec::as_slice).collect();
             let mut verdicts = Vec::new();
             small.forward_small(&small_frames(&bytes), port, now_ns, &mut verdicts);
@@ -297,7 +301,8 @@ proptest! {
         }
         prop_assert_eq!(small.drops_total(), full.drops_total());
         let stations = |bridge: &Bridge| {
-            let mut all: Vec<_> = bridge.stations(S).map(|station| (station.mac, station.port)).collect();
+            let all = bridge.stations(S).map(|station| (station.mac, station.port));
+            let mut all: Vec<_> = all.collect();
             all.sort_unstable();
             all
         };

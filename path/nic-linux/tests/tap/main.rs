@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
-use testing::{PATIENCE, wait_for, wait_until};
+use testing::{TIMEOUT, wait_for, wait_until};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
@@ -225,7 +225,7 @@ fn frames_without_a_virtio_header_pass_both_ways() {
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
 
     // The kernel sends a frame, which `rx` receives.
     let data: Vec<u8> = (0..1472u32).map(|n| n as u8).collect();
@@ -318,7 +318,7 @@ fn blank_checksums_pass_both_ways() {
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
 
     let mut blank = frame_of(&udp4(7000, b"blank", true), 4096);
     blank.offload.checksum = Checksum::Blank {
@@ -415,7 +415,7 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     let mut supply = Supply::new(64, 400);
     let (mut segments, mut largest) = (0u32, 0);
     let mut frames = Vec::new();
-    let end = Instant::now() + 2 * PATIENCE;
+    let end = Instant::now() + 2 * TIMEOUT;
     while !receiver.is_finished() {
         assert!(Instant::now() < end, "TCP has not finished in time");
         for from_left in [true, false] {

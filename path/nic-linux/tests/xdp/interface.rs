@@ -67,7 +67,7 @@ fn existing_interface_is_taken_over_and_returned() {
     }
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
-    assert_eq!(wire.receive(1, PATIENCE), [frame(1, 100)]);
+    assert_eq!(wire.receive(1, TIMEOUT), [frame(1, 100)]);
     let namespace = wire.drop_all();
     let show = || Command::new("ip").args(["link", "show", "near"]).output();
     let shown = || String::from_utf8(namespace.enter(show).unwrap().unwrap().stdout).unwrap();

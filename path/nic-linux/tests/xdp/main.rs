@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, require, skip, wait_until};
+use testing::{TIMEOUT, require, skip, wait_until};
 
 const CHUNK: usize = 2048;
 const CHUNKS: usize = 256;
@@ -148,7 +148,7 @@ impl Wire {
     /// Polls until a frame arrives that satisfies `is_expected`, and returns it.
     fn receive_one(&mut self, is_expected: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let is_among = |all: &[Vec<u8>]| all.iter().any(|frame| is_expected(frame));
-        let all = self.receive_until(is_among, PATIENCE);
+        let all = self.receive_until(is_among, TIMEOUT);
         let mut found = all.into_iter().filter(|frame| is_expected(frame));
         found.next().expect("no such frame")
     }
@@ -284,7 +284,7 @@ fn frames_pass_whole_and_in_order() {
     for round in 0..100 {
         let frames: Vec<_> = lengths.iter().map(|&len| frame(round, len)).collect();
         frames.iter().for_each(|frame| station.send(frame));
-        let received = wire.receive(frames.len(), PATIENCE);
+        let received = wire.receive(frames.len(), TIMEOUT);
         assert!(received == frames, "round {round}: {} came", received.len());
         let report = wire.send(&frames);
         assert_eq!(report.sent as usize, frames.len());
@@ -434,7 +434,7 @@ fn foreign_buffers_are_not_posted_to_the_kernel() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
-    wire.receive(1, PATIENCE);
+    wire.receive(1, TIMEOUT);
     let mut other = Pool::new(Area::anonymous(CHUNKS * CHUNK).unwrap(), CHUNK);
     let free = other.free();
     let mut frames = Vec::new();

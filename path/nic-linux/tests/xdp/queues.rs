@@ -85,7 +85,7 @@ impl Guest {
 
     /// Receives frames until `count` have arrived, and posts their chunks again.
     fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let (mut all, mut frames, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         while all.len() < count && Instant::now() < end {
             self.queue.receive(64, &mut frames, &mut failed);
@@ -134,7 +134,7 @@ fn frames_are_written_only_to_their_guest() {
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
     // Neither queue is enabled yet, so all frames use the shared queue.
     station.send(&to(A, 0, 100));
-    assert_eq!(wire.receive(1, PATIENCE), [to(A, 0, 100)]);
+    assert_eq!(wire.receive(1, TIMEOUT), [to(A, 0, 100)]);
     guests.iter_mut().for_each(Guest::enable);
     let other = [2, 0, 0, 0, 0, 0x0c];
     for round in 0..50u32 {
@@ -145,7 +145,7 @@ fn frames_are_written_only_to_their_guest() {
         for (guest, mac) in guests.iter_mut().zip([A, B]) {
             assert_eq!(guest.receive(2), [to(mac, round, len), to(mac, round, len)]);
         }
-        let shared = wire.receive(2, PATIENCE);
+        let shared = wire.receive(2, TIMEOUT);
         assert_eq!(shared, [to(other, round, len), to([0xff; 6], round, len)]);
     }
     // Every frame in a guest's memory has this guest's MAC.
@@ -260,7 +260,7 @@ fn denied_frames_are_counted_until_the_close() {
     });
     assert_eq!(last[1], last[0] * 100);
     assert!(
-        !wire.receive(1, PATIENCE).is_empty(),
+        !wire.receive(1, TIMEOUT).is_empty(),
         "frames use the shared queue"
     );
 }

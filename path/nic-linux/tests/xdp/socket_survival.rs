@@ -24,7 +24,7 @@ fn frames_between_domains_reach_the_next_one() {
         let meanwhile: Vec<_> = (0..40).map(|n| frame(1000 * life + n, 300)).collect();
         meanwhile.iter().for_each(|frame| station.send(frame));
         wire.replace_domain();
-        let received = wire.receive(meanwhile.len(), PATIENCE);
+        let received = wire.receive(meanwhile.len(), TIMEOUT);
         assert!(
             received == meanwhile,
             "life {life}: {} arrived",
@@ -42,7 +42,7 @@ fn frames_between_domains_reach_the_next_one() {
     let burst: Vec<_> = (0..BURST).map(|n| frame(n, 64)).collect();
     for round in 0..20 {
         burst.iter().for_each(|frame| station.send(frame));
-        let received = wire.receive(burst.len(), PATIENCE);
+        let received = wire.receive(burst.len(), TIMEOUT);
         assert!(
             received == burst,
             "round {round}: {} arrived",

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, wait_for};
+use testing::{TIMEOUT, wait_for};
 
 /// Returns a numbered frame with an EtherType that no other sender uses.
 pub(crate) fn frame(number: u32, len: usize) -> Vec<u8> {
@@ -64,7 +64,7 @@ impl Station {
     }
 
     pub(crate) fn receive(&self, count: usize) -> Vec<Vec<u8>> {
-        self.receive_within(count, PATIENCE)
+        self.receive_within(count, TIMEOUT)
     }
 
     pub(crate) fn receive_within(&self, count: usize, limit: Duration) -> Vec<Vec<u8>> {

@@ -153,7 +153,7 @@ impl Daemon {
 
     pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(testing::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(testing::TIMEOUT)).unwrap();
         stream
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, require, wait_until};
+use testing::{TIMEOUT, require, wait_until};
 
 /// The number of the guest's memory in the agent.
 pub(crate) const GUEST: u32 = 7;
@@ -183,7 +183,7 @@ impl TestDomain {
     /// domain has exited.
     pub(crate) fn answer(&self) -> Option<Result<u64, ()>> {
         let answered = self.page().u32(9 * 8).expect("a word");
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let now = answered.load(SeqCst);
             if now == self.orders {

@@ -32,7 +32,7 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         cluster.put("pods", &pods::server("default", "denied", "n2"))?;
         let denied = cluster.pods("default", &["denied"])?;
         put(cluster, POLICY, &isolating(true))?;
-        for pod in ends(cluster)? {
+        for pod in end_pods(cluster)? {
             until(&denied[0].netns, pod.ip(), false)?;
         }
         Ok(String::new())
@@ -81,7 +81,7 @@ fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
     let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, STREAM_PAUSE)?;
     stream.advance(STREAM_BYTES)?;
     put(cluster, POLICY, &isolating(false))?;
-    let [a, _] = ends(cluster)?;
+    let [a, _] = end_pods(cluster)?;
     until(&a.netns, ip, false)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];

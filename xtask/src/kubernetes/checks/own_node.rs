@@ -6,7 +6,7 @@ use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
 use crate::kubernetes::traffic::await_page;
-use crate::kubernetes::waiting::{READY, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -104,7 +104,7 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
         .api
         .delete(&format!("/api/v1/namespaces/{NAMESPACE}"))?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    wait("the pod still exists", READY, || {
+    wait("the pod still exists", READY_TIMEOUT, || {
         Ok(cluster.list(&path)?.is_empty())
     })?;
     Ok("hostPort and Local: denied; NodePort: as the node".to_owned())

@@ -1,4 +1,4 @@
-//! Checks of network policies in the whole cluster.
+//! Network policies in the whole cluster.
 
 use super::own_node;
 use super::policy::{EFFECT, path, put, set, until};
@@ -6,14 +6,14 @@ use super::results::Results;
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
-use crate::kubernetes::waiting::{READY_TIMEOUT, RemainingTime, wait};
+use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
 
-/// Number of policy changes whose delay is measured.
+/// Number of changes whose delay is measured.
 const CHANGES: usize = 10;
 /// Number of policies in force meanwhile.
 const POLICIES: u16 = 50;
@@ -29,13 +29,13 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         Ok(text)
     });
     let Some(table) = made else { return Ok(()) };
-    results.check("without a policy every connection succeeds", |_| {
-        await_connections(&table, &[])?;
+    results.check("without a policy every connection is made", |_| {
+        same(&table, &[])?;
         Ok(String::new())
     });
     results.check(
         "each policy's truth table is the documented one",
-        |cluster| check_truth_tables(cluster, &table),
+        |cluster| truth(cluster, &table),
     );
     results.check("an isolated pod is reached by its node only", |cluster| {
         own_node::probes(cluster, &table)
@@ -46,16 +46,16 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         |cluster| delays(cluster, &table),
     );
     results.check("rules stay in force while the agent is dead", |cluster| {
-        check_agent_kill(cluster, &table)
+        agent_dies(cluster, &table)
     });
     Ok(())
 }
 
-/// Waits until exactly the connections succeed that `policies` allow.
-fn await_connections(table: &Table, policies: &[Value]) -> Result<()> {
+/// Waits until the connections are those that policies allow.
+fn same(table: &Table, policies: &[Value]) -> Result<()> {
     let allowed = table.allowed(policies);
     let mut wrong = Vec::new();
-    let done = wait("connections differ", EFFECT_TIMEOUT, || {
+    let done = wait("connections differ", EFFECT, || {
         let connected = table.connected()?;
         let differ = connected.symmetric_difference(&allowed);
         wrong = differ.take(5).map(|which| table.describe(*which)).collect();
@@ -64,7 +64,7 @@ fn await_connections(table: &Table, policies: &[Value]) -> Result<()> {
     done.with_context(|| wrong.join(", "))
 }
 
-fn check_truth_tables(cluster: &Cluster, table: &Table) -> Result<String> {
+fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
     let path = workspace::root().join("xtask/kubernetes/policies.json");
     let text = table.with_addresses(&fs::read_to_string(&path)?);
     let cases: Vec<Value> = serde_json::from_str(&text).context("policies.json")?;
@@ -74,13 +74,13 @@ fn check_truth_tables(cluster: &Cluster, table: &Table) -> Result<String> {
         let policies = case["policies"].as_array().context("policies.json")?;
         set(cluster, before, policies)?;
         before = policies;
-        if let Err(error) = await_connections(table, policies) {
+        if let Err(error) = same(table, policies) {
             wrong.push(format!("{}: {error:#}", case["name"]));
         }
     }
     set(cluster, before, &[])?;
     ensure!(wrong.is_empty(), "{}", wrong.join("\n      "));
-    await_connections(table, &[])?;
+    same(table, &[])?;
     Ok(format!(
         "{} policies, {} connections each",
         cases.len(),
@@ -95,12 +95,7 @@ fn isolating(table: &Table) -> Value {
     json!({ "namespace": pod.namespace, "spec": { "podSelector": selector } })
 }
 
-/// Measures the delay of connections to `ip` succeed, or until they fail.
-fn effect_delay(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
-    from.run(|| first_effect(is_made, || connects(ip, 80, Duration::from_millis(30))))
-}
-
-/// Returns the time until the first of the consecutive connections that prove a pod, which many other policies isolate.
+/// Measures the delay of a policy that opens a pod, which many other policies isolate.
 fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     let allowing = |port: u16| {
         let mut policy = isolating(table);
@@ -117,7 +112,7 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
         put(cluster, "opens", &policy)?;
         all.push(until(from, ip, true)?);
         cluster.api.delete(&format!("{}/opens", path(&policy)))?;
-        all.push(effect_delay(from, ip, false)?);
+        all.push(until(from, ip, false)?);
     }
     set(cluster, &others[..1], &[])?;
     until(from, ip, true)?;
@@ -132,13 +127,12 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     ))
 }
 
-/// Kills the agents. Their rules must stay in force, and new agents must apply the changes made
-/// meanwhile.
-fn check_agent_kill(cluster: &mut Cluster, table: &Table) -> Result<String> {
+/// Kills the agents; without them, rules stay, and a new agent applies what has changed meanwhile.
+fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
     let policies = [isolating(table)];
     set(cluster, &[], &policies)?;
-    await_connections(table, &policies)?;
-    // Without the DaemonSet, the kubelets do not restart the agents.
+    same(table, &policies)?;
+    // Without the DaemonSet, the kubelets start no other agents.
     let sets = "/apis/apps/v1/namespaces/kube-system/daemonsets/grantway-policies";
     cluster.api.delete(sets)?;
     for node in &cluster.nodes {
@@ -150,11 +144,11 @@ fn check_agent_kill(cluster: &mut Cluster, table: &Table) -> Result<String> {
     };
     wait("agents still run", READY_TIMEOUT, || Ok(all_dead()))?;
     set(cluster, &policies, &[])?;
-    await_connections(table, &policies).context("the rules did not stay")?;
+    same(table, &policies).context("the rules did not stay")?;
     ensure!(all_dead(), "an agent was started");
     let contrib = workspace::root().join("contrib/kubernetes");
     cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
     cluster.daemon_set("grantway-policies")?;
-    await_connections(table, &[])?;
+    same(table, &[])?;
     Ok("a new agent applies the change".to_owned())
 }

@@ -3,7 +3,7 @@
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::space::Netns;
 use crate::kubernetes::traffic::connects;
-use crate::kubernetes::waiting::Leftovers;
+use crate::kubernetes::waiting::RemainingTime;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -62,9 +62,13 @@ fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration>
     let began = Instant::now();
     let wanted = if is_made { 1 } else { FAILURES };
     let (mut row, mut first) = (0, Duration::ZERO);
-    let mut left = Leftovers::new(EFFECT);
+    let mut left = RemainingTime::new(EFFECT);
     while row < wanted {
-        ensure!(!left.ends(), "no effect within {} s", EFFECT.as_secs());
+        ensure!(
+            !left.has_expired(),
+            "no effect within {} s",
+            EFFECT.as_secs()
+        );
         if connects() != is_made {
             row = 0;
             continue;

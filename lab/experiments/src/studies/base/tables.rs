@@ -10,6 +10,7 @@ use crate::plan::{
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
+use std::collections::BTreeMap;
 
 /// Returns the figures as tables.
 #[must_use]
@@ -68,6 +69,27 @@ const REQUESTS: [(&str, &str); 3] = [
     ("latency_us.p99", "p99 us"),
 ];
 
+/// Returns the title of a row: the column's name, and the keys that tell its points apart.
+fn row_title(column: &str, keys: &BTreeMap<String, String>) -> String {
+    let mut title = match keys.get("place") {
+        Some(place) => format!("{column} {place}"),
+        None => column.to_owned(),
+    };
+    for key in [
+        "guests",
+        "beside",
+        "wires",
+        "flows",
+        "moderation",
+        "message",
+    ] {
+        if let Some(value) = keys.get(key) {
+            title += &format!(" {key}={value}");
+        }
+    }
+    title
+}
+
 /// Returns the table of one direction, idle state and wire.
 fn lane_table(
     plan: &Plan,
@@ -110,23 +132,7 @@ fn lane_table(
                 .map(move |&bytes| plan.with_message(&point, bytes))
         };
         for point in plan.points(column, wire).into_iter().flat_map(messages) {
-            let mut title = match point.keys.get("place") {
-                Some(place) => format!("{} {place}", column.name),
-                None => column.name.clone(),
-            };
-            for key in [
-                "guests",
-                "beside",
-                "wires",
-                "flows",
-                "moderation",
-                "message",
-            ] {
-                if let Some(value) = point.keys.get(key) {
-                    title += &format!(" {key}={value}");
-                }
-            }
-            let mut row = vec![title];
+            let mut row = vec![row_title(&column.name, &point.keys)];
             let name = plan
                 .with_workload(&point, Workload::Stream, direction, wake)
                 .name();

@@ -84,7 +84,7 @@ impl Rig {
             nic: machine.wire,
             guest: GUEST,
         };
-        machine.carry(ports.nic);
+        machine.forward_from(ports.nic);
         let at = places.dedicated.bits() as usize;
         Self {
             receiver: DedicatedReceiver::new(ports, lro),

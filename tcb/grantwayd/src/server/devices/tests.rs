@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use testing::PATIENCE;
+use testing::TIMEOUT;
 
 fn core() -> Core {
     let args = Args {
@@ -83,7 +83,7 @@ fn slow() -> (OwnedFd, TcpStream) {
 
 /// Asserts that the descriptor was closed: the peer receives the end of the data.
 fn assert_closed(mut other: TcpStream) {
-    other.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+    other.set_read_timeout(Some(10 * TIMEOUT)).unwrap();
     let end = std::io::copy(&mut other, &mut std::io::sink());
     assert!(end.is_ok(), "it was not closed: {end:?}");
 }
