@@ -20,12 +20,13 @@ use vif::netif::{MAX_SLOTS, transport};
 /// How a guest lends the buffers of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferLending {
-    /// For one batch of the netback, which answers the requests in order.
+    /// The guest lends the buffers for one batch. The netback answers the requests in order.
     Posted {
         /// Whether the driver writes the headers into the guest's pages only after the verdict.
         header_last: bool,
     },
-    /// To the device, across batches. The netback answers the requests in any order.
+    /// The guest lends the buffers to the device across batches. The netback answers the requests
+    /// in any order.
     Lent,
 }
 
@@ -234,7 +235,7 @@ fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;
     }
-    // A header that is written last follows the verdict.
+    // A header that is written last is written only after the verdict.
     if buffers != (BufferLending::Posted { header_last: true })
         && let Some(first) = frame.pieces.first()
     {

@@ -1,4 +1,4 @@
-//! Egress queues of all guests. They own the buffers of queued frames.
+//! Egress queues of all guests. The queues track the owners of the buffers of queued frames.
 //!
 //! A frame bypasses the queue if the queue is empty and the guest has receive buffers and tokens
 //! for the frame. Otherwise the frame joins the guest's [`EgressQueue`]. A queued frame from a NIC

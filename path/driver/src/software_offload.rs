@@ -6,8 +6,8 @@ use net::packet::segment::{SegmentError, segment};
 use nic::{Caps, Frame};
 use vif::netif::transport;
 
-/// Number of frames at which they are sent before the rest of the batch is segmented. It bounds the
-/// memory for segments: the segments of a whole batch would be too many.
+/// Number of adapted frames at which the driver sends them, before it segments the rest of the
+/// batch. It bounds the memory for segments: the segments of a whole batch would be too many.
 const FLUSH_FRAMES: usize = 512;
 
 abi::named_enum! {

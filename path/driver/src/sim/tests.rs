@@ -99,7 +99,7 @@ impl Nic for CheckedStation {
 }
 
 /// Streams pass in both directions, and both ends find all checksums correct. The sender computes
-/// the checksums of frames to the guest, the device those of frames to the wire.
+/// the checksums of frames to the guest; the device computes the checksums of frames to the wire.
 #[test]
 fn tcp_passes_a_software_device_with_valid_checksums() {
     let cable = SimCable {
