@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Adds each domain's grants and mappings to those that other mechanisms have reported. Returns the
-/// number of uses and mappings without a counterpart.
+/// Adds each domain's grants and mappings to the results of other mechanisms. Returns the number of
+/// uses and mappings without a counterpart.
 pub(crate) fn audit(
     usage: &GrantUsage,
     grants: &GrantAccounts,

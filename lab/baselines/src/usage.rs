@@ -28,8 +28,8 @@ pub(crate) struct DomainUsage {
     is_dead: bool,
 }
 
-/// Usage of all domains, by id. A domain's usage is created when it first uses a page of another
-/// domain, or another domain first uses one of its pages.
+/// Usage of all domains, by id. A domain's usage is created when the domain first uses a page of
+/// another domain, or when another domain first uses one of its pages.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<Option<DomainUsage>>);
 

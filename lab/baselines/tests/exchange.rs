@@ -150,7 +150,7 @@ fn driver_with_silent_agent_is_killed() {
     };
     let call =
         json!({ "do": "call", "kind": HypercallKind::GrantTransfer as u32, "ops": [op.encode()] });
-    // The driver dies in this call.
+    // The monitor kills the driver during this call.
     daemon.order("driver", call);
     daemon.await_exit("driver");
     assert_eq!(pages.read_page("g0", 2), 9);

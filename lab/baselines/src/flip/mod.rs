@@ -19,7 +19,7 @@
 //! An entry of the granter's classic table specifies a slot that accepts a page, and is valid for
 //! one transfer. The agents of both ends execute a transfer. Between transfers, the page tables
 //! prevent each end from accessing the other end's pages. An exchange belongs to one connection, so
-//! no page is transferred from guest to guest. The kernel gets the pages of a dead end back.
+//! no page is transferred from guest to guest. The pages of a dead end return to the kernel.
 
 mod exchange;
 mod registry;
