@@ -151,8 +151,8 @@ impl Domain {
         self.parts.as_ref()?.process.as_ref()
     }
 
-    /// Reads the CPU clocks of domain, agent and worker in nanoseconds. Returns the last reading
-    /// after their exit.
+    /// Returns the CPU times of domain, agent and worker in nanoseconds: after their exit, those of
+    /// the last call before it.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
             let process = running.worker.process.get();

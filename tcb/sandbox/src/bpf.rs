@@ -1,6 +1,6 @@
 //! An assembler for system-call filters, which translates rules into a classic BPF program.
 //!
-//! It supports only the tests that the policies need. All rules kill the process after a call
+//! It supports only the tests that the policies need. All rules kill any process after a call
 //! of another architecture (`int 0x80`) or of the x32 ABI, because the same number means another
 //! call there.
 

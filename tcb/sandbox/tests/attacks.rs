@@ -351,7 +351,8 @@ const FILES: &[Attack] = &[
 ];
 
 /// Attempts to use a doorbell for more than ringing: a process that can read a doorbell can consume
-/// its owner's wake-ups. Descriptor 600 is a doorbell, whatever the argument's high half.
+/// its owner's wake-ups. Descriptor 600 is a doorbell. The kernel ignores the high half of the
+/// argument.
 const DOORBELLS: &[Attack] = &[
     ("read a doorbell", SYS_read, &[600, SCRATCH, 8]),
     (

@@ -91,7 +91,7 @@ enum Op {
     Table(usize),
     /// The user of a table binds it.
     Bind(usize),
-    /// The granter, if true, or the user of a table ends it.
+    /// One half of a table ends: the granter's half if true, otherwise the user's.
     EndTable(usize, bool),
     /// A holder is added to a domain's memory.
     Hold(usize),
