@@ -151,8 +151,8 @@ impl Domain {
         self.parts.as_ref()?.process.as_ref()
     }
 
-    /// Returns the CPU times of domain, agent and worker in nanoseconds: after their exit, those of
-    /// the last call before it.
+    /// Returns the CPU times of domain, agent and worker in nanoseconds. After their exit, it
+    /// returns the last times that it read.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
             let process = running.worker.process.get();

@@ -82,8 +82,8 @@ proptest! {
                     let pointer = unsafe { HEAP.realloc(old, block.layout, size) };
                     let layout = Layout::from_size_align(size, block.layout.align()).unwrap();
                     let kept = size.min(block.layout.size());
-                    let layout_kept = Layout::from_size_align(kept, 1).unwrap();
-                    check(pointer.expose_provenance(), &Block { layout: layout_kept, ..block });
+                    let kept_layout = Layout::from_size_align(kept, 1).unwrap();
+                    check(pointer.expose_provenance(), &Block { layout: kept_layout, ..block });
                     (pointer, layout, kept)
                 }
                 Op::Free { which } => {
