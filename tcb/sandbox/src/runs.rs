@@ -64,7 +64,7 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
     let pages = slots.iter().map(|&slot| PageMap {
         slot,
         memory: 0,
-        // Adjacent slots form a run, whatever is mapped there.
+        // With these frame numbers, adjacent slots form a run.
         frame: slot.0,
         writable: false,
     });
