@@ -34,7 +34,7 @@ const FIRST_PAUSE_NS: u64 = 10_000_000;
 const FAILED_PAUSE_NS: u64 = 5_000_000_000;
 /// Maximum time that the kernel takes to release the devices of the previous process.
 const RELEASE_NS: u64 = 1_000_000_000;
-/// As [`RELEASE_NS`], for a first start, which may need devices of a guest that is just being
+/// Like [`RELEASE_NS`], for a first start, which may need devices of a guest that is just being
 /// removed. Longer, because a failed first start is not retried.
 const REMOVAL_NS: u64 = 5_000_000_000;
 /// Interval of attempts while a device or a page is busy.

@@ -51,7 +51,7 @@ pub(crate) struct AdmittedGuest {
     pub(crate) macs: Vec<String>,
     /// Warnings about the section, one sentence each.
     pub(crate) warnings: Vec<String>,
-    /// The guest's interfaces. They get slots and connections later, because other guests may
+    /// The guest's interfaces. They receive slots and connections later, because other guests may
     /// connect first.
     pub(crate) vifs: Vec<VifConfig>,
 }

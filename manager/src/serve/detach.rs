@@ -110,8 +110,8 @@ impl ManagerServer<'_> {
     pub(super) fn removed(&mut self, place: usize, now: u64) {
         let domain = self.state.domain(place);
         let name = domain.map_or_else(String::new, |domain| domain.name.clone());
-        // Closed last, when only netd has the interfaces, so that their slow removal delays only
-        // netd.
+        // The devices are closed last, when only netd has the interfaces, so that their slow
+        // removal delays only netd.
         for device in build::lasting_devices(&self.state, place) {
             build::close(self.core, device);
         }
