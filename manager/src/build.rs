@@ -84,7 +84,7 @@ pub(crate) fn connect(
             frontend: end(&connection.frontend)?,
             handle: connection.handle,
         };
-        core.ask(connect, &[])?;
+        core.request(connect, &[])?;
     }
     Ok(())
 }
@@ -293,7 +293,7 @@ pub(crate) fn take_given(
             place: 0,
             controls: false,
         };
-        given = core.ask(give, &[]);
+        given = core.request(give, &[]);
         // The next process needs a separate descriptor.
         close(core, place_of(unit));
     }
@@ -310,7 +310,8 @@ pub(crate) fn give_nothing(
 ) -> Result<(), CoreError> {
     let domain = state.id(place);
     let domain = domain.ok_or("the domain was not built".to_owned())?;
-    core.ask(CoreRequest::GiveNothing { domain }, &[]).map(drop)
+    core.request(CoreRequest::GiveNothing { domain }, &[])
+        .map(drop)
 }
 
 /// A device that netd has to open first, or `None` if the domain already has the device.
@@ -463,7 +464,7 @@ impl DeviceAssignment<'_> {
             place,
             controls,
         };
-        self.core.ask(give, &[]).map(|_| None)
+        self.core.request(give, &[]).map(|_| None)
     }
 
     /// Asks netd to open a file: each process needs a separate descriptor.
@@ -494,10 +495,10 @@ pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: 
     let stage = state.stage(domain);
     if matches!(stage, Some(Stage::Starting | Stage::Running) | None) {
         let why = why.clone();
-        let _ = core.ask(CoreRequest::Kill { domain, why }, &[]);
+        let _ = core.request(CoreRequest::Kill { domain, why }, &[]);
     }
     if matches!(stage, Some(Stage::Built) | None) {
-        let _ = core.ask(CoreRequest::GiveUp { domain, why }, &[]);
+        let _ = core.request(CoreRequest::GiveUp { domain, why }, &[]);
     }
 }
 
@@ -510,7 +511,7 @@ pub(crate) fn start(
     let domain = state
         .id(place)
         .ok_or("the domain was not built".to_owned())?;
-    let done = core.ask(CoreRequest::Start { domain }, &[])?;
+    let done = core.request(CoreRequest::Start { domain }, &[])?;
     let fds = <[OwnedFd; 2]>::try_from(done.fds);
     let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
     core.add_mailbox(domain, mailbox, monotonic_ns());

@@ -155,7 +155,7 @@ impl Client {
         match rustix::io::read(&self.stream, &mut chunk) {
             Ok(0) => self.broken = true,
             Ok(n) => {
-                // A request that arrives byte by byte gets no extra time.
+                // A request that arrives byte by byte does not extend the deadline.
                 if self.input.is_empty() {
                     self.since_ns = now_ns;
                 }

@@ -62,7 +62,7 @@ impl Console {
     }
 
     /// Reads one chunk. Returns whether the pipe had any.
-    pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
+    pub(crate) fn read_chunk(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
         let mut bytes = match rustix::io::read(pipe, &mut chunk) {
@@ -98,7 +98,7 @@ impl Console {
     pub(crate) fn drain(&mut self, log: &mut LogSender, now_ns: u64) {
         // Bounded, because another holder of the pipe may keep writing.
         for _ in 0..8 {
-            if !self.take(log, now_ns) {
+            if !self.read_chunk(log, now_ns) {
                 break;
             }
         }
@@ -186,14 +186,14 @@ mod tests {
         let (mut console, theirs) = create();
         while console.pause_until_ns == 0 {
             rustix::io::write(&theirs, chunk).unwrap();
-            assert!(console.take(&mut log, 0));
+            assert!(console.read_chunk(&mut log, 0));
         }
         assert_eq!(console.deadline_ns(PAUSE_NS), None);
         assert_eq!(console.deadline_ns(0), Some(PAUSE_NS));
         console.drain(&mut log, 0);
         let later = 10_000_000_000;
         rustix::io::write(&theirs, b"again\n").unwrap();
-        assert!(console.take(&mut log, later));
+        assert!(console.read_chunk(&mut log, later));
         drop(log);
         let text = std::fs::read_to_string(path).unwrap();
         let (flood, after) = text.split_once("d: [").unwrap();

@@ -65,7 +65,7 @@ impl Consoles {
 
     /// Reads once from each console that is ready. Returns the places of consoles that pause, with
     /// the time to watch them again.
-    pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> Vec<(usize, u64)> {
+    pub(crate) fn read_ready(&mut self, log: &mut LogSender, now_ns: u64) -> Vec<(usize, u64)> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
         let mut pauses = Vec::new();
@@ -77,7 +77,7 @@ impl Consoles {
             let Some(console) = self.all.get_mut(&place) else {
                 continue;
             };
-            console.take(log, now_ns);
+            console.read_chunk(log, now_ns);
             match console.deadline_ns(now_ns) {
                 Some(until_ns) => pauses.push((place, until_ns)),
                 None => self.watch(place),
@@ -134,14 +134,14 @@ mod tests {
         for text in [b"a\n", b"b\n"] {
             write(&to_one, text).unwrap();
             assert!(is_ready(&consoles));
-            consoles.take(&mut log, 0);
+            consoles.read_ready(&mut log, 0);
             assert!(!is_ready(&consoles));
         }
         write(&to_two, b"c\n").unwrap();
         drop(to_one);
         // The first turn reads the rest of the output, the second the end of the file.
         for _ in 0..2 {
-            consoles.take(&mut log, 0);
+            consoles.read_ready(&mut log, 0);
         }
         assert!(!is_ready(&consoles));
         assert!(consoles.get(1).unwrap().pipe().is_none());
@@ -151,7 +151,7 @@ mod tests {
         write(&to_next, b"d\n").unwrap();
         consoles.remove(2);
         write(&to_two, b"unread\n").unwrap();
-        consoles.take(&mut log, 0);
+        consoles.read_ready(&mut log, 0);
         assert!(!is_ready(&consoles));
         assert_eq!(consoles.get(1).unwrap().last_line(), "d");
         drop(log);
@@ -170,13 +170,13 @@ mod tests {
         let mut pauses = Vec::new();
         while pauses.is_empty() {
             write(&to_loud, &[b'\n', b'x'].repeat(2048)).unwrap();
-            pauses = consoles.take(&mut log, 0);
+            pauses = consoles.read_ready(&mut log, 0);
         }
         assert!(matches!(pauses[..], [(1, 1..)]), "{pauses:?}");
         write(&to_loud, b"more\n").unwrap();
         assert!(!is_ready(&consoles));
         write(&to_quiet, b"still read\n").unwrap();
-        assert_eq!(consoles.take(&mut log, 0), []);
+        assert_eq!(consoles.read_ready(&mut log, 0), []);
         assert_eq!(consoles.get(2).unwrap().last_line(), "still read");
         consoles.watch(1);
         assert!(is_ready(&consoles));

@@ -89,7 +89,7 @@ impl CoreLink {
                 // The core may be blocked until its reports are received.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.link.wait(PollFlags::IN | PollFlags::OUT, None);
-                    self.take();
+                    self.receive_messages();
                 }
                 Err(_) => self.is_gone = true,
             }
@@ -158,12 +158,12 @@ impl CoreLink {
 
     /// Sends a request that the core answers immediately, and waits for the answer. Use
     /// [`CoreLink::post`] for requests that the core forwards to netd, because netd may take long.
-    pub(crate) fn ask(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
+    pub(crate) fn request(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
         let token = self.post(message, fds);
         self.await_answer(token)
     }
 
-    /// As [`CoreLink::ask`], with additional bytes in a sealed memory file.
+    /// Like [`CoreLink::request`], with additional bytes in a sealed memory file.
     pub(crate) fn ask_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
@@ -189,7 +189,7 @@ impl CoreLink {
                 return Err("the core has exited".to_owned().into());
             }
             self.link.wait(PollFlags::IN, None);
-            self.take();
+            self.receive_messages();
         }
     }
 
@@ -215,7 +215,7 @@ impl CoreLink {
     }
 
     /// Receives all messages that the core has sent.
-    pub(crate) fn take(&mut self) {
+    pub(crate) fn receive_messages(&mut self) {
         loop {
             match self.link.receive::<CoreMessage>() {
                 Ok(Some(received)) => self.store(received),
@@ -255,7 +255,7 @@ impl CoreLink {
     pub(crate) fn next_report(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
         while self.news.is_empty() && !self.is_gone {
             self.link.wait(PollFlags::IN, None);
-            self.take();
+            self.receive_messages();
         }
         self.news()
     }

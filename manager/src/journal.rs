@@ -216,7 +216,7 @@ impl StateJournal {
             Ok(file)
         };
         let file = begin().map_err(|error| error.to_string())?;
-        core.ask(CoreRequest::Keep {}, &[file.as_fd()])?;
+        core.request(CoreRequest::Keep {}, &[file.as_fd()])?;
         self.bytes = text.len();
         let room = text
             .len()

@@ -68,7 +68,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-/// Runs the manager until its machine ends. Standard input is the link to the core.
+/// Runs the manager until its machine is shut down. Standard input is the link to the core.
 #[must_use]
 pub fn main() -> ExitCode {
     let link = io::stdin().as_fd().try_clone_to_owned();
@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
             if !core.is_gone() {
                 print(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
             }
-            let _ = core.ask(CoreRequest::End { failed: true }, &[]);
+            let _ = core.request(CoreRequest::End { failed: true }, &[]);
             ExitCode::FAILURE
         }
     }
@@ -118,7 +118,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
     let opened = match held.is_empty() {
         true => {
             let opened = Listeners::new(&args)?;
-            let held = core.ask(CoreRequest::Hold {}, &opened.fds());
+            let held = core.request(CoreRequest::Hold {}, &opened.fds());
             held.map_err(|refusal| {
                 // The core removes only sockets that it holds.
                 listeners::remove(&args);

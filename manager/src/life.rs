@@ -72,7 +72,7 @@ enum LifePhase {
     Dead,
 }
 
-/// The devices that netd has to open before the domain gets them.
+/// The devices that netd has to open before the domain receives them.
 #[derive(Debug, Default)]
 pub(crate) enum NeededDevices {
     #[default]

@@ -60,7 +60,7 @@ impl MailboxRequest {
 
 impl Mailbox {
     /// Returns the mailbox in `file`, which may contain a request of an earlier manager. A pending
-    /// request of an earlier manager gets the full timeout.
+    /// request of an earlier manager has the full timeout.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);

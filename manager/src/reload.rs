@@ -157,7 +157,7 @@ impl ReloadProgress {
     }
 
     /// Records the outcome of the current step.
-    pub(crate) fn over(&mut self, outcome: Result<(), String>) {
+    pub(crate) fn complete_step(&mut self, outcome: Result<(), String>) {
         let Some((step, undo)) = self.current_step.take() else {
             return;
         };
@@ -288,7 +288,7 @@ impl Trial<'_> {
         let resolved = self.config.add(guest)?;
         match self.windows.place(&resolved.vifs) {
             Ok(placed) => {
-                self.windows.take(placed);
+                self.windows.reserve(placed);
                 Ok(())
             }
             Err(full) => {
@@ -463,7 +463,7 @@ mod tests {
                         Ok(())
                     }
                 };
-                progress.over(outcome);
+                progress.complete_step(outcome);
                 number += 1;
             }
             assert_eq!(progress.not_undone, Vec::<String>::new());
@@ -494,7 +494,7 @@ mod tests {
         for outcome in outcomes {
             let step = progress.next(&before, &config).unwrap();
             taken.push((step.public.step, step.public.domain));
-            progress.over(outcome.map_err(str::to_owned));
+            progress.complete_step(outcome.map_err(str::to_owned));
         }
         assert!(progress.next(&before, &config).is_none());
         let (detach, attach) = (StepKind::Detach, StepKind::Attach);

@@ -40,7 +40,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Adds the interfaces with these slots.
-    pub(crate) fn take(&mut self, placed: Ports) {
+    pub(crate) fn reserve(&mut self, placed: Ports) {
         for (worker, mut vifs) in placed {
             if let Some((driver, _)) = self.of.get_mut(&worker) {
                 driver.to_mut().vifs.append(&mut vifs);

@@ -70,7 +70,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to attach a guest. The requester gets its answer when the guest is up.
+    /// Begins to attach a guest. The requester receives the answer when the guest is up.
     pub(super) fn begin_attach(
         &mut self,
         origin: EditOrigin,
@@ -142,7 +142,7 @@ impl ManagerServer<'_> {
                     frontend,
                     handle: handle as u16,
                 };
-                let done = self.core.ask(connect, &[])?;
+                let done = self.core.request(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
                     vif.conn = (done.value >> 32) as u32;
                     // Other stations may have sent queries for the guest's addresses during its

@@ -226,7 +226,7 @@ impl ManagerServer<'_> {
             }
             LifeAction::Forget => {
                 let forgotten = state.id(life.place).map(|domain| {
-                    let forget = core.ask(CoreRequest::Forget { domain }, &[]);
+                    let forget = core.request(CoreRequest::Forget { domain }, &[]);
                     forget.is_err_and(|refusal| refusal.is_busy)
                 });
                 // Any other refusal means that the core has already forgotten the domain.

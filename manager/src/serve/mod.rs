@@ -362,7 +362,7 @@ impl<'a> ManagerServer<'a> {
 
     /// Takes the core's reports.
     fn take_reports(&mut self) {
-        self.core.take();
+        self.core.receive_messages();
         while let Some((tell, fds)) = self.core.news() {
             match tell {
                 CoreMessage::Console { domain } => {
@@ -584,7 +584,7 @@ impl<'a> ManagerServer<'a> {
                 }
             }
             ReadySource::Consoles => {
-                for (place, until_ns) in self.consoles.take(&mut self.log, now) {
+                for (place, until_ns) in self.consoles.read_ready(&mut self.log, now) {
                     self.deadlines.set(Deadline::Console(place), until_ns);
                 }
             }

@@ -70,7 +70,7 @@ impl ManagerServer<'_> {
     /// Records the outcome of the current step.
     pub(super) fn finish_reload_step(&mut self, outcome: Result<(), String>) {
         if let Some(reload) = &mut self.reload {
-            reload.progress.over(outcome);
+            reload.progress.complete_step(outcome);
             self.deadlines.set(Deadline::Reload, 0);
         }
     }

@@ -210,7 +210,7 @@ impl ManagerServer<'_> {
 
     /// Requests a report from the core. `what` is its name in errors.
     fn report<T: Field>(&mut self, request: CoreRequest, what: &str) -> Result<T, CoreError> {
-        let bytes = self.core.ask(request, &[])?.bytes(REPORT_MAX)?;
+        let bytes = self.core.request(request, &[])?.bytes(REPORT_MAX)?;
         Ok(report_of(&bytes).ok_or_else(|| format!("the core's {what} is invalid"))?)
     }
 

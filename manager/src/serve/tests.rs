@@ -172,7 +172,7 @@ fn an_ending_machine_does_not_wake_for_edits() {
         server.lives.insert(1, life);
         while !server.core.has_answer(token) {
             server.wait(None, 0);
-            server.core.take();
+            server.core.receive_messages();
         }
         assert!(server.is_answered());
         server.ending = Some(token + 1);

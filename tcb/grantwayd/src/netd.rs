@@ -149,7 +149,7 @@ impl DeviceControl for NetdSocket {
         self.netd.ask(NetdRequest::Control { unit, words })
     }
 
-    /// Waits for netd without a time limit: until netd has ended the queue, the kernel may write
+    /// Waits for netd without a time limit: until netd has stopped the queue, the kernel may write
     /// frames into memory that could then have another owner. If this netd fails to end the queue,
     /// a later netd may succeed. Only the memory of a PCI device can be unmapped without netd.
     fn end(&self) {

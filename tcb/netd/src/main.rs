@@ -18,7 +18,7 @@
 //! | `device` | one device or socket |
 //! | `namespace_id` | the identity of a namespace |
 //! | `namespace_watch` | detects the loss of devices' namespaces |
-//! | `sockets`, `dial_schedule` | vhost-user sockets that the broker creates; connections to such sockets |
+//! | `sockets`, `dial_schedule` | vhost-user sockets; connections to listening monitors |
 
 mod broker;
 mod control;

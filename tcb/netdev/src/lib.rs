@@ -8,10 +8,10 @@
 //! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
 //! | [`pci`] | PCI devices for a domain, through VFIO |
 //! | [`NatUplink`] | connects a TAP to its namespace's network: a bridge, or address translation |
-//! | [`forwarding`] | switches forwarding in a namespace on, and off with the last machine that needs it |
+//! | [`forwarding`] | switches forwarding on, and off with the last machine |
 //! | [`overlap`] | finds addresses and routes of a namespace that overlap a TAP's networks |
 //! | [`netns`] | network namespaces: enters, creates and names them |
-//! | [`host_checks`] | problems that prevent a machine's start, and faults of a running one, for tools |
+//! | [`host_checks`] | problems of a machine's start, and faults of a running machine, for tools |
 //! | [`tool_setup`] | set-up of namespaces for tools; netd does not use it |
 //! | [`steering`] | selection of a TAP's queue by destination MAC |
 //!

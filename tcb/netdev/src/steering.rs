@@ -35,7 +35,7 @@ pub(super) const KEY: i16 = -8;
 /// Pause before the next attempt to wait for a grace period after the kernel has rejected one.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// A limit above the length of any frame, so that the whole frame passes the filter.
-const WHOLE: i32 = 1 << 20;
+const PASS_ALL_BYTES: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
 const PASS: Label = Label(1);
 
@@ -176,7 +176,7 @@ fn filter(map: &Map, shared: u32) -> Assembler {
         .load_u32(R0, R0, 0)
         .jump_ne(R0, R7, OTHERWISE)
         .label(PASS)
-        .mov_imm(R0, WHOLE)
+        .mov_imm(R0, PASS_ALL_BYTES)
         .exit()
         .label(OTHERWISE)
         .mov_imm(R0, 0)

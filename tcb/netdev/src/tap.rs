@@ -35,7 +35,7 @@ pub struct OpenedTap {
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up, and
 /// returns its descriptors. Unless the TAP is persistent, the kernel removes it when they are
-/// closed. Reuses an existing interface only if it is persistent and has the same owner; such an
+/// closed. Reuses an existing interface only if it is persistent and has the same owner. A reused
 /// interface keeps its settings, and missing settings are added.
 ///
 /// The calling thread's namespace does not change.

@@ -340,8 +340,8 @@ impl Core {
         let kept = self.units.kept.get(&control.unit);
         let (first, frames) = (socket.first_frame, socket.frames);
         let fds = kept.map_or(&[][..], |unit| &unit.fds);
-        // For a PCI device, the domain gets the descriptor of the interrupt, and a mapping of the
-        // registers.
+        // For a PCI device, the domain receives the descriptor of the interrupt, and a mapping of
+        // the registers.
         let (fd, mapped_fd) = match (socket.is_pci, fds) {
             (false, [socket, ..]) => (socket.try_clone()?, None),
             (true, [_, _, device, interrupt]) => {

@@ -255,7 +255,7 @@ impl QueueSocket {
     /// Directs frames for the queue's MAC to the queue.
     ///
     /// # Errors
-    /// The kernel refused the change, or the queue has ended.
+    /// The kernel refused the change, or the queue was stopped.
     pub fn enable(&self) -> io::Result<()> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));

@@ -76,7 +76,7 @@ pub(super) const DESTINATION_PORT: i16 = -28;
 /// An IP header without options.
 const IP: i16 = -72;
 /// A header of at most 8 bytes.
-const SHORT: i16 = -80;
+const SMALL_HEADER: i16 = -80;
 /// The offset of the IP header.
 const IP_AT: i16 = -88;
 
@@ -140,7 +140,7 @@ pub(super) fn parse_headers(program: &mut Assembler, found: &HeaderBlocks) {
         .jump_gt_imm(R8, ETHERTYPE_MIN - 1, other);
     // A frame with an 802.3 length may carry a packet behind a SNAP header, which some stacks
     // accept.
-    load(program, 6, SHORT, other);
+    load(program, 6, SMALL_HEADER, other);
     unless_begins(program, SNAP_BEGINS, other).jump(found.hidden);
     // ARP is checked only behind a tag: without a tag its EtherType is always known, and rules
     // match no other field of ARP.
@@ -150,7 +150,7 @@ pub(super) fn parse_headers(program: &mut Assembler, found: &HeaderBlocks) {
         .mov(R1, R7)
         .add_imm(R1, ARP_BYTES)
         .jump_gt(R1, R9, found.hidden);
-    load(program, 6, SHORT, found.hidden);
+    load(program, 6, SMALL_HEADER, found.hidden);
     unless_begins(program, ARP_BEGINS, found.hidden).jump(other);
     program
         .label(other)
@@ -170,13 +170,13 @@ fn tags(program: &mut Assembler, network: Label, too_many: Label) {
         .jump_lt_imm(R9, PREFETCH_FRAME_MIN, short);
     load(program, PREFETCH_BYTES, IP - 2, too_many);
     program.load_u16(R8, R10, IP - 2).jump(first).label(short);
-    load(program, 2, SHORT, too_many);
-    program.load_u16(R8, R10, SHORT).label(first);
+    load(program, 2, SMALL_HEADER, too_many);
+    program.load_u16(R8, R10, SMALL_HEADER).label(first);
     for behind in 0..=MAX_TAGS {
         if behind > 0 {
             program.add_imm(R7, 2);
-            load(program, 2, SHORT, too_many);
-            program.load_u16(R8, R10, SHORT);
+            load(program, 2, SMALL_HEADER, too_many);
+            program.load_u16(R8, R10, SMALL_HEADER);
         }
         let tag = program.fresh();
         program
@@ -246,10 +246,10 @@ fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label
     let [present, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
     unless_extension(program, present).jump(end).label(present);
     // 8 bytes are the minimum length of an extension header.
-    load(program, 8, SHORT, malformed);
+    load(program, 8, SMALL_HEADER, malformed);
     program
-        .load_u8(R2, R10, SHORT)
-        .load_u8(R1, R10, SHORT + 1)
+        .load_u8(R2, R10, SMALL_HEADER)
+        .load_u8(R1, R10, SMALL_HEADER + 1)
         .jump_eq_imm(R8, FRAGMENT, fragment)
         .jump_eq_imm(R8, AUTHENTICATION, words)
         .add_imm(R1, 1)
@@ -266,7 +266,7 @@ fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label
         .label(fragment)
         .mov(R8, R2)
         .add_imm(R7, 8)
-        .load_u16(R1, R10, SHORT + 2)
+        .load_u16(R1, R10, SMALL_HEADER + 2)
         .swap_be16(R1)
         .shr_u32(R1, 3)
         .jump_ne_imm(R1, 0, later)
@@ -300,10 +300,10 @@ fn ports(program: &mut Assembler, usual: i32, to: Label) {
         .load_u16(R2, R10, fetched + 2)
         .jump(loaded)
         .label(elsewhere);
-    load(program, 4, SHORT, hidden);
+    load(program, 4, SMALL_HEADER, hidden);
     program
-        .load_u16(R1, R10, SHORT)
-        .load_u16(R2, R10, SHORT + 2)
+        .load_u16(R1, R10, SMALL_HEADER)
+        .load_u16(R2, R10, SMALL_HEADER + 2)
         .label(loaded)
         .swap_be16(R1)
         .swap_be16(R2);
@@ -341,10 +341,10 @@ fn unless_begins(
     otherwise: Label,
 ) -> &mut Assembler {
     program
-        .load_u32(R1, R10, SHORT)
+        .load_u32(R1, R10, SMALL_HEADER)
         .xor_u32(R1, first)
         .jump_ne_imm(R1, 0, otherwise)
-        .load_u16(R1, R10, SHORT + 4)
+        .load_u16(R1, R10, SMALL_HEADER + 4)
         .xor_u32(R1, last)
         .jump_ne_imm(R1, 0, otherwise)
 }
