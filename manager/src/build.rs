@@ -220,7 +220,7 @@ pub(crate) fn create(
         cpus: cpus(&domain)?,
         tsc_hz: shmem::time::tsc_hz(),
     };
-    let done = core.ask_with(
+    let done = core.request_with(
         CoreRequest::Create { domain: new },
         state.spec().config_text(place).as_bytes(),
     )?;

@@ -164,7 +164,7 @@ impl CoreLink {
     }
 
     /// Like [`CoreLink::request`], with additional bytes in a sealed memory file.
-    pub(crate) fn ask_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
+    pub(crate) fn request_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }

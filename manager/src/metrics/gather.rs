@@ -75,8 +75,8 @@ impl Scraper {
     pub(crate) fn gather(&mut self) -> Result<Snapshot, GatherError> {
         let began = Instant::now();
         let end = began + self.gather_timeout;
-        let status: Status = self.ask(&Control::Status, end)?;
-        let audit = match self.ask(&Control::Grants, end) {
+        let status: Status = self.request(&Control::Status, end)?;
+        let audit = match self.request(&Control::Grants, end) {
             Ok(audit) => Some(audit),
             Err(GatherError::Gone) => return Err(GatherError::Gone),
             Err(_) => None,
@@ -107,11 +107,11 @@ impl Scraper {
         let request = serde_json::to_string(&Request::Stat);
         let request = request.map_err(|e| GatherError::Refused(e.to_string()))?;
         let domain = domain.to_owned();
-        let relayed: Relayed = self.ask(&Control::Relay { domain, request }, end)?;
+        let relayed: Relayed = self.request(&Control::Relay { domain, request }, end)?;
         serde_json::from_str(&relayed.reply).map_err(|e| GatherError::Refused(e.to_string()))
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn request<T: DeserializeOwned>(
         &mut self,
         request: &Control,
         end: Instant,

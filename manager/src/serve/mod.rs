@@ -284,7 +284,10 @@ impl<'a> ManagerServer<'a> {
         let Some(text) = state_file.due(&state.name, state.spec(), is_stale) else {
             return;
         };
-        let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
+        let written = self
+            .core
+            .request_with(CoreRequest::Leave {}, &text)
+            .map(drop);
         let again_ns = written.is_err().then(|| now.saturating_add(RETRY_NS));
         self.deadlines.set(Deadline::StateFile, again_ns);
         let log_line = state_file.wrote(text, written);
@@ -298,7 +301,7 @@ impl<'a> ManagerServer<'a> {
     /// Asks the core to remove the state file, because the machine is shut down cleanly. The
     /// answer to `down` reports a failure.
     fn remove_state_file(&mut self) {
-        if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
+        if let Err(CoreError { why, .. }) = self.core.request_with(CoreRequest::Leave {}, &[]) {
             let line = format!(
                 "the next start will attach the attached guests again: the state \
                  file cannot be removed: {why}"
