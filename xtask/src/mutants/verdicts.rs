@@ -65,12 +65,12 @@ impl Tally {
     /// Returns the share of detected mutants among those that were tried and compile, percent. A
     /// timeout counts as detected.
     pub(super) fn detected_percent(self) -> f64 {
-        let detected_percent = (self.caught + self.timeout) as f64;
-        let all = detected_percent + self.missed as f64;
+        let detected = (self.caught + self.timeout) as f64;
+        let all = detected + self.missed as f64;
         if all == 0.0 {
             100.0
         } else {
-            100.0 * detected_percent / all
+            100.0 * detected / all
         }
     }
 }
