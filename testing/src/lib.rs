@@ -26,7 +26,7 @@ pub use build::build_missing;
 pub use by_hand::rejects_a_start_by_hand;
 pub use child_guard::Tied;
 pub use flood::{Stops, flood};
-pub use forged::{FORGED_TIMES, FORGER, forged};
+pub use forged::{FORGER, forged};
 pub use groups::group_id;
 pub use install::{place_machine, place_program, place_script};
 pub use kernel::{Kernel, kernel};

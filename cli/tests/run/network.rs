@@ -198,7 +198,7 @@ fn the_command_is_guarded() {
         };
         let drops = &stat["driver"]["drops"];
         println!("{drops}");
-        forged().all(|(reason, count)| drops[reason] == count)
+        forged().all(|(reason, count)| drops[reason].as_u64() >= Some(count))
     });
     run.write("\n");
     assert_eq!(run.finish().code, 0);
