@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs containers of Docker behind a machine.
 . "$(dirname "$0")/../../../cni/tests/runtime/common.sh"
+top=$(cd "$(dirname "$0")/../../../.." && pwd)
 export DOCKER_HOST="unix://$w/docker.sock" PATH="/usr/bin:$PATH" # The client of this Docker.
 leave() {
     docker ps -aq 2>/dev/null | xargs -r docker rm -f >/dev/null 2>&1 || true
@@ -112,18 +113,51 @@ docker exec app ip link show eth1 >/dev/null || fail "no second interface"
 docker network disconnect back app
 eventually has_guests 3
 
+# Containers are guarded like guests of the file.
+in_web() { nsenter --net --target "$(docker inspect -f '{{.State.Pid}}' web)" "$@"; }
+in_web python3 "$top/testing/src/forge.py" eth0 10.99.0.50 10.99.0.1
+dropped() {
+    count=$("$grantway" stat driver --json | grep -o "\"$1\": *[0-9][0-9]*" | grep -o '[0-9]*$')
+    [ "$count" -ge "$2" ]
+}
+for drop in source:20 arp:20 address:40 dhcp:40 router:40 nd:20; do
+    eventually dropped "forged_${drop%:*}" "${drop#*:}"
+done
+eventually page_in app web
+
 # Restart of a container.
 docker restart -t 0 web >/dev/null
 eventually has_guests 3
 eventually page_in app web
 eventually page 10.99.0.1:8080 web
 
+# The manager is killed. Its successor knows the guests, and attaches another one.
+core() { "$grantway" status --json | sed 's/.*"pid": *\([0-9]*\), *"up_ns".*/\1/'; }
+manager() {
+    for child in $(cat /proc/"$(core)"/task/*/children); do
+        case $(readlink "/proc/$child/exe") in
+        */grantway-manager) echo "$child" ;;
+        esac
+    done
+}
+manager=$(manager)
+kill -9 "$manager"
+has_next_manager() { next=$(manager) && [ -n "$next" ] && [ "$next" != "$manager" ]; }
+eventually has_next_manager
+eventually has_guests 3
+eventually page_in app web
+start new --network front
+eventually has_guests 4
+eventually page_in app new
+docker rm -f new >/dev/null
+eventually has_guests 3
+
 # The driver is killed. The machine ends in order, which removes its interfaces, and is started
 # again. `down` makes it forget its guests.
 killed $driver
 driver
 eventually page_in app web
-kill -TERM "$("$grantway" status --json | sed 's/.*"pid": *\([0-9]*\), *"up_ns".*/\1/')"
+kill -TERM "$(core)"
 wait_down() { ! "$grantway" status; }
 eventually wait_down
 said=$(start new --network front 2>&1) && fail "a container without a machine"

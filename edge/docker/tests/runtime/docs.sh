@@ -65,6 +65,56 @@ ping() { docker run --rm --network front nginx /bin/busybox ping -c 1 -W 1 192.0
 ping >/dev/null && fail "Docker allows forwarding: the page need not"
 runs 4
 eventually ping
+iptables -F DOCKER-USER # As after a reboot.
+ping >/dev/null && fail "the rules are still in force"
+unit=$(sed -n 's/^ *ExecStartPost=//p' "$top/docs/docker.md")
+[ -n "$unit" ] || fail "docs/docker.md does not keep the rules"
+eval "$unit"
+eventually ping
 runs 5
+eventually has_guests 0
+
+# The networks of the page's compose file, as arguments of `docker network create`.
+compose_networks() {
+    awk '/^```/ { inside = /yaml$/; next }
+        inside && /^[a-z]/ { part = $1; next }
+        !inside || part != "networks:" { next }
+        /^  [a-z]+:$/ { if (name) print options, name; sub(":", "", $1); name = $1; options = "" }
+        /^    / {
+            gsub(/[]["{},]/, " ")
+            $0 = $0
+            if ($1 == "driver:") options = options " -d " $2
+            else if ($1 == "internal:" && $2 == "true") options = options " --internal"
+            else if ($1 == "driver_opts:" && NF == 3) options = options " -o " $2 "=" $3
+            else if ($1 == "ipam:" && $3 == "subnet:") options = options " --subnet " $4
+            else options = options " --unknown-" $1
+            gsub(":=", "=", options)
+        }
+        END { print options, name }' "$top/docs/docker.md"
+}
+[ "$(compose_networks | wc -l)" = 2 ] || fail "other networks: $(compose_networks)"
+compose_networks | while read -r line; do
+    # Separate words.
+    # shellcheck disable=SC2086
+    docker network create $line >/dev/null
+done
+docker run -d --name db --network back nginx >/dev/null
+docker run -d --name web --network front -p 8080:80 nginx >/dev/null
+docker network connect back web
+eventually has_guests 3
+page_at() { "$@" | grep -qx "a page of nginx"; }
+eventually page_at curl -s http://10.89.7.1:8080/
+in_db() { docker exec db /bin/busybox "$@"; }
+# `web` by its address in the common network.
+web() { in_db nslookup web 127.0.0.11 | awk '/^Address/ { last = $NF } END { print last }'; }
+case $(web) in
+10.89.8.*) ;;
+*) fail "db finds web at $(web)" ;;
+esac
+eventually page_at in_db wget -qO- "http://$(web)/"
+in_db ip route | grep default && fail "an internal network has a default route"
+in_db ping -c 1 -W 1 192.0.2.1 >/dev/null 2>&1 && fail "an internal network leads outside"
+docker rm -f web db >/dev/null
+docker network rm front back >/dev/null
 eventually has_guests 0
 grantway stat --nonzero | grep -q 'out_packets' || fail "nothing passed the driver domain"

@@ -29,6 +29,8 @@ fn containers_of_docker_are_guests() {
         tool("busybox"),
         tool("curl"),
         tool("iptables-save"),
+        tool("nsenter"),
+        tool("python3"),
         tool("unshare")
     );
     run_script("docker.sh");
