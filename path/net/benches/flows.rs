@@ -217,8 +217,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Prints a row: the number of flows, medians of the columns, and of the difference of the last
-/// two.
+/// Prints a row: the number of flows, medians of the columns, and the cost of state.
 fn row((path, form, flows): (&str, Form, usize), rounds: &[[f64; 3]]) {
     let column = |at: usize| median(rounds.iter().map(|round| round[at]).collect());
     // The fast path takes no frame that a stateless rule concerns.

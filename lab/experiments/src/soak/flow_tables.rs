@@ -16,7 +16,7 @@ const DRIVER: &str = "driver";
 /// The discard port, to which no rule allows new flows.
 const UNSOLICITED: u16 = 9;
 
-/// FlowCounters of all guests' tables and rules.
+/// GuestCounters of all guests' tables and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FlowCounters {
     /// Admitted flows of all guests.
@@ -90,7 +90,7 @@ impl FlowTables {
         }
     }
 
-    fn counters(&self, machine: &Running) -> anyhow::Result<FlowCounters> {
+    fn counters(&self, machine: &Running) -> anyhow::Result<GuestCounters> {
         let stat = machine.stat(DRIVER)?;
         let ports = stat["ports"].as_object().context("no ports")?;
         let mut counters = FlowCounters::default();
