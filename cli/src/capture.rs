@@ -93,7 +93,7 @@ pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result
 pub(crate) fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
     let (drivers, _) = trace::drivers_and_guests(instance)?;
     let stat = drivers.first();
-    let stat = stat.map(|first| instance.relay(first, &Request::Stat));
+    let stat = stat.map(|first| instance.stat(first));
     let stat = stat.transpose()?.unwrap_or_default();
     let ports = stat.get("ports").and_then(Value::as_object);
     let ports: Vec<&str> = ports

@@ -21,7 +21,7 @@ pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     restore::warn_of_nat_faults(name, status.pid);
     let alive = || status.domains.iter().filter(|of| of.alive);
     let stat = |of: &DomainStatus| {
-        let stat = instance.relay_within(&of.report.name, &Request::Stat, STAT_TIMEOUT);
+        let stat = instance.stat_within(&of.report.name, STAT_TIMEOUT);
         Some((of.report.name.clone(), stat.ok()?))
     };
     let drivers = alive().filter(|of| of.report.program == Program::Driver);
@@ -138,7 +138,7 @@ pub(crate) fn stat(
     };
     let mut stats = Map::new();
     for domain in domains {
-        let mut stat = instance.relay(&domain, &Request::Stat)?;
+        let mut stat = instance.stat(&domain)?;
         if nonzero {
             leave_out_zeros(&mut stat);
         }

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::acl;
 use crate::control::ask;
+use crate::counters;
 use crate::host_notes;
 use crate::limits::check_limits;
 use crate::log::{last_log_line_at, open_log};
@@ -347,6 +348,30 @@ impl Instance {
             Some(error) => Err(Error::Refused(format!("domain {domain}: {error}"))),
             None => Ok(reply),
         }
+    }
+
+    /// Returns all counters of a domain.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Instance::relay`].
+    pub fn stat(&self, domain: &str) -> Result<serde_json::Value, Error> {
+        self.stat_within(domain, ANSWER)
+    }
+
+    /// Returns all counters of a domain, with a shorter deadline.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Instance::relay`], or no answer in time.
+    pub fn stat_within(&self, domain: &str, time: Duration) -> Result<serde_json::Value, Error> {
+        let end = Instant::now() + time;
+        let ask = |request: &Request| {
+            let left = end.saturating_duration_since(Instant::now());
+            self.relay_within(domain, request, left)
+        };
+        let endless = Error::Nonsense(format!("domain {domain}: its counters do not end"));
+        counters::all(ask, endless)
     }
 
     /// Restarts a domain; returns when it is connected.

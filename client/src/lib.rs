@@ -6,6 +6,7 @@
 
 mod acl;
 mod control;
+mod counters;
 mod driver_access;
 mod error;
 mod host_notes;

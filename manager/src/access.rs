@@ -57,7 +57,9 @@ pub(crate) fn of_request(request: &Control) -> Right {
         Control::Status | Control::Grants => Right::Query,
         // The domain cannot check the client's rights, so the manager checks them here.
         Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
-            Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Query,
+            Ok(Request::Stat | Request::Ports { .. } | Request::Trace | Request::Flows { .. }) => {
+                Right::Query
+            }
             _ => Right::Change,
         },
         _ => Right::Change,

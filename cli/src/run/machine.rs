@@ -9,7 +9,6 @@ use crate::live::AttachArgs;
 use crate::{output, restore};
 use abi::journal::Level;
 use abi::machine::Program;
-use abi::mailbox::Request;
 use anyhow::Context;
 use client::{DriverAccess, Instance, Options};
 use netdev::netns::Namespace;
@@ -174,7 +173,7 @@ impl CommandMachine {
         let status = instance.status()?;
         let drivers = status.domains.iter();
         let drivers = drivers.filter(|d| d.program == Program::Driver);
-        let stat = |domain: &str| instance.relay(domain, &Request::Stat);
+        let stat = |domain: &str| instance.stat(domain);
         let drivers: Result<Vec<_>, _> = drivers.map(|driver| stat(&driver.name)).collect();
         let (guest, is_attached, up_ms) = match &self.ownership {
             Ownership::Own(_) => (GUEST, false, instance.up_ms().unwrap_or(0.0)),

@@ -2,7 +2,6 @@
 
 use crate::volume::Volume;
 use abi::machine::{DomainStatus, Program, Status};
-use abi::mailbox::Request;
 use client::Instance;
 use config::domain::VifConfig;
 use serde_json::{Map, Value, json};
@@ -129,7 +128,7 @@ impl TopSample {
         let alive = status.domains.iter().filter(|domain| domain.alive);
         let stats: BTreeMap<String, Value> = alive
             .filter_map(|domain| {
-                let stat = instance.relay(&domain.name, &Request::Stat).ok()?;
+                let stat = instance.stat(&domain.name).ok()?;
                 Some((domain.name.clone(), stat))
             })
             .collect();

@@ -14,7 +14,6 @@ mod probe;
 mod streams;
 
 use abi::machine::Status;
-use abi::mailbox::Request;
 use anyhow::{Context, Result, bail};
 use client::{Instance, Options};
 use flood::Flood;
@@ -216,7 +215,7 @@ impl Running {
 
 /// Returns the number of flows that the victim's table has admitted.
 fn admitted(instance: &Instance) -> Result<u64> {
-    let stat = instance.relay("driver", &Request::Stat)?;
+    let stat = instance.stat("driver")?;
     let port = format!("vif.innocent-{VICTIM}-0");
     let flows = &stat["ports"][&port]["flows"];
     flows["admitted"].as_u64().context("no flows of the victim")

@@ -4,8 +4,9 @@ use abi::machine::{Audit, Control, ControlError, Relayed, Status};
 use abi::mailbox::Request;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,6 +22,17 @@ const CHUNK: usize = 64 * 1024;
 const UNANSWERED_MAX: usize = 8;
 /// Maximum length of an answer in bytes, far above a full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
+
+/// Limit of replies of a domain, so that a hostile one cannot fill the memory. They have room for
+/// 110 guests with 256 rules each four times.
+const REPLIES_MAX: usize = 16;
+
+/// Further ports of a driver domain's statistics.
+#[derive(Debug, Deserialize)]
+struct PortsPage {
+    ports: Map<String, Value>,
+    next: Option<u32>,
+}
 
 /// The input of all metrics at one moment.
 #[derive(Clone, Debug)]
@@ -102,13 +114,36 @@ impl Scraper {
         })
     }
 
-    /// Requests the statistics of a domain.
+    /// Requests the statistics of a domain. Those of a driver domain with many ports have several
+    /// replies.
     fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, GatherError> {
-        let request = serde_json::to_string(&Request::Stat);
-        let request = request.map_err(|e| GatherError::Refused(e.to_string()))?;
+        let mut stat: Value = self.relay(domain, &Request::Stat, end)?;
+        for _ in 1..REPLIES_MAX {
+            let next = stat.get("next").and_then(Value::as_u64);
+            let Some(first) = next.and_then(|next| u32::try_from(next).ok()) else {
+                return Ok(stat);
+            };
+            let page: PortsPage = self.relay(domain, &Request::Ports { first }, end)?;
+            if let Some(stat) = stat.as_object_mut() {
+                let ports = stat.get_mut("ports").and_then(Value::as_object_mut);
+                ports.map(|ports| ports.extend(page.ports));
+                stat.insert("next".to_owned(), page.next.into());
+            }
+        }
+        Err(GatherError::Refused("the counters do not end".to_owned()))
+    }
+
+    fn relay<T: DeserializeOwned>(
+        &mut self,
+        domain: &str,
+        request: &Request,
+        end: Instant,
+    ) -> Result<T, GatherError> {
+        let refused = |error: serde_json::Error| GatherError::Refused(error.to_string());
+        let request = serde_json::to_string(request).map_err(refused)?;
         let domain = domain.to_owned();
         let relayed: Relayed = self.request(&Control::Relay { domain, request }, end)?;
-        serde_json::from_str(&relayed.reply).map_err(|e| GatherError::Refused(e.to_string()))
+        serde_json::from_str(&relayed.reply).map_err(refused)
     }
 
     fn request<T: DeserializeOwned>(
@@ -195,6 +230,10 @@ pub(crate) mod tests {
     pub(crate) const GUEST: &str = include_str!("testing/guest.json");
     pub(crate) const AUDIT: &str = include_str!("testing/audit.json");
 
+    /// The beginning of statistics with a second reply, and that reply.
+    const MORE: &str = r#"{"next":2,"#;
+    const LAST_PORT: &str = r#"{"ports":{"vif.last-0":{}},"next":null}"#;
+
     fn compact(text: &str) -> String {
         let value: Value = serde_json::from_str(text).unwrap();
         value.to_string()
@@ -215,9 +254,12 @@ pub(crate) mod tests {
                 let answer = match control {
                     Control::Status => compact(STATUS),
                     Control::Grants => compact(AUDIT),
-                    Control::Relay { domain, .. } => {
-                        let stat = if domain == "driver" { DRIVER } else { GUEST };
-                        let reply = compact(stat);
+                    Control::Relay { domain, request } => {
+                        let reply = match (domain.as_str(), request.contains("ports")) {
+                            ("driver", false) => compact(DRIVER).replacen('{', MORE, 1),
+                            ("driver", true) => LAST_PORT.to_owned(),
+                            _ => compact(GUEST),
+                        };
                         let answer = serde_json::to_string(&Relayed { reply }).unwrap();
                         if silent.contains(&domain.as_str()) {
                             unanswered.push(answer);
@@ -251,8 +293,10 @@ pub(crate) mod tests {
         let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.len(), 2);
         assert!(snapshot.audit.is_some());
+        let ports = snapshot.stats["driver"]["ports"].as_object().unwrap();
+        assert!(ports.contains_key("vif.last-0") && ports.len() > 1);
         drop(scraper);
-        assert_eq!(served.join().unwrap().len(), 4);
+        assert_eq!(served.join().unwrap().len(), 5);
     }
 
     #[test]

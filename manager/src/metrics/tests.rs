@@ -262,5 +262,5 @@ fn concurrent_readers_share_one_snapshot() {
     source.text(MetricFormat::Text).unwrap();
     assert!(Arc::ptr_eq(&first, &again));
     drop(source);
-    assert_eq!(requests.join().unwrap().len(), 4);
+    assert_eq!(requests.join().unwrap().len(), 5);
 }

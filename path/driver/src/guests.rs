@@ -100,7 +100,7 @@ mod tests {
     use runtime::ledger::Ledger;
     use runtime::platform::{PeerEnd, PendingWork, Platform, Wait, WakeSource};
     use runtime::start::Started;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use shmem::Area;
     use shmem::domain_memory::DomainMemory;
     use std::cell::RefCell;
@@ -407,5 +407,42 @@ mod tests {
         }
         let remaining: Vec<_> = driver.vifs_mut().map(|vif| vif.conn()).collect();
         assert_eq!(remaining, [ConnId(5)]);
+    }
+
+    /// A node of Kubernetes has 110 pods by default, and a pod up to 256 rules.
+    #[test]
+    fn counters_of_a_full_node_fit_the_mailbox() {
+        const GUESTS: u32 = 110;
+        const RULES: u32 = 256;
+        let script = Rc::new(ScriptedChanges::default());
+        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&script)))).unwrap();
+        for conn in 0..GUESTS {
+            let rule = |n| FirewallRule::any(format!("ingress-{n}"), true);
+            let vif = VifConfig {
+                rules: (0..RULES).map(rule).collect(),
+                ..vif(conn, conn as u8)
+            };
+            let vif = serde_json::to_string(&vif).unwrap();
+            driver.answer(&Request::Attach { vif }).unwrap();
+        }
+        let mut ports = serde_json::Map::new();
+        let mut request = Request::Stat;
+        let mut replies = 0;
+        loop {
+            let mut reply = driver.answer(&request).unwrap();
+            let length = reply.to_string().len();
+            assert!(length <= abi::layout::mailbox::OUT_MAX, "{length} bytes");
+            replies += 1;
+            ports.append(reply["ports"].as_object_mut().unwrap());
+            let Some(first) = reply["next"].as_u64() else {
+                break;
+            };
+            let first = first as u32;
+            request = Request::Ports { first };
+        }
+        assert!(replies > 1);
+        assert_eq!(ports.len(), GUESTS as usize);
+        let has_all = |port: &Value| port["rules"].as_object().unwrap().len() == RULES as usize;
+        assert!(ports.values().all(has_all));
     }
 }

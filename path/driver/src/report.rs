@@ -15,92 +15,184 @@ use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
 use runtime::platform::HypercallCount;
 use runtime::report::{self, DropTable};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::io;
 
-/// Returns all counters of the driver as JSON: of the ports, the bridge and the queues, of the
-/// dedicated queues of NICs and wires, and of the hypercalls, if the platform counts them.
-#[must_use]
-pub fn stat(
-    switch: &Switch,
-    queues: &[NicQueues],
-    dedicated: &[DedicatedReceiver],
-    counts: &[HypercallCount],
-) -> Value {
-    let mut drops = DropTable::default();
-    let mut lro = Sums::default();
-    let mut ports = serde_json::Map::new();
-    let denied = denied(switch);
-    for (number, port) in switch.ports.iter() {
-        let mut value = match port {
+/// Bytes of ports in one answer; the mailbox also has room for one more port and all totals.
+const PORT_BYTES: usize = mailbox::OUT_MAX - 64 * 1024;
+
+/// The parts of the driver whose counters are reported.
+#[derive(Debug)]
+pub struct Reported<'a> {
+    /// The switch, with its ports.
+    pub switch: &'a Switch,
+    /// The dedicated queues of NICs.
+    pub queues: &'a [NicQueues],
+    /// The dedicated queues of AF_XDP wires.
+    pub dedicated: &'a [DedicatedReceiver],
+}
+
+impl Reported<'_> {
+    /// Returns all counters of the driver as JSON: of the ports, the bridge and the queues, of the
+/// dedicated queues
+    /// of NICs and wires, and of the hypercalls, if the platform counts them. If not all ports fit
+    /// into the mailbox, `next` is the number of the first one that [`Reported::ports`] is to return.
+    #[must_use]
+    pub fn stat(&self, counts: &[HypercallCount]) -> Value {
+        let switch = self.switch;
+        let mut totals = Totals::default();
+        let denied = denied(switch);
+        let (ports, next) = self.page(0, &denied, &mut totals);
+        let Totals { mut drops, lro } = totals;
+        for (reason, count) in switch.bridge.drops_total().iter() {
+            drops.add(reason.name(), count);
+        }
+        let in_kernel = denied.iter().map(|count| count.frames).sum();
+        drops.add(DropReason::Firewall.name(), in_kernel);
+        for (reason, count) in switch.software_offload.tx_errors.iter() {
+            drops.add(reason.name(), count);
+        }
+        let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
+        let mut stat = json!({
+            "ledger": switch.ledger.report(),
+            "ports": ports,
+            "software": {
+                "segments": switch.software_offload.segmented,
+                "checksums": switch.software_offload.checksummed,
+                "split": split,
+            },
+            "too_big": switch.errors.stat(&switch.ports),
+            "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
+            "drops": Value::from(drops),
+            "lro": Value::from(lro),
+        });
+        if !counts.is_empty() {
+            stat["hypercalls"] = hypercalls(counts);
+        }
+        if let Some(next) = next {
+            stat["next"] = next.into();
+        }
+        stat
+    }
+
+    /// Returns the counters of further ports, from the number `first` on.
+    #[must_use]
+    pub fn ports(&self, first: u32) -> Value {
+        let denied = denied(self.switch);
+        let (ports, next) = self.page(first as usize, &denied, &mut Totals::default());
+        json!({ "ports": ports, "next": next })
+    }
+
+    /// Returns the counters of the ports that fit into an answer, from the number `first` on, and
+    /// the number of the first port that does not. Adds up all ports from `first` on.
+    fn page(
+        &self,
+        first: usize,
+        denied: &[Count],
+        totals: &mut Totals,
+    ) -> (Map<String, Value>, Option<usize>) {
+        let mut ports = Map::new();
+        let (mut bytes, mut next) = (0, None);
+        let all = self.switch.ports.iter();
+        for (number, port) in all.skip_while(|(number, _)| *number < first) {
+            let mut value = self.port((number, port), denied, totals);
+            if bytes >= PORT_BYTES {
+                next = next.or(Some(number));
+                continue;
+            }
+            self.add_tables((number, port), denied, &mut value);
+            bytes += length(&value) + port.name().len() + 4;
+            ports.insert(port.name().to_owned(), value);
+        }
+        (ports, next)
+    }
+
+    /// Returns the counters of a port, and adds them to the totals.
+    fn port(
+        &self,
+        (number, port): (usize, &BridgePort),
+        denied: &[Count],
+        totals: &mut Totals,
+    ) -> Value {
+        let Totals { drops, lro } = totals;
+        match port {
             BridgePort::Nic(nic) => {
-                nic.lro.add_to(&mut lro);
-                let mut value = nic_stat(nic, &mut drops);
-                if let Some(queues) = queues.iter().find(|queues| queues.nic == number) {
+                nic.lro.add_to(lro);
+                let mut value = nic_stat(nic, drops);
+                if let Some(queues) = self.queues.iter().find(|queues| queues.nic == number) {
                     drops.add("misdirected", queues.in_place.misdirected());
-                    queues.in_place.add_lro(&mut lro);
-                    value["vmq"] = queues.stat(&switch.ports);
+                    queues.in_place.add_lro(lro);
+                    value["vmq"] = queues.stat(&self.switch.ports);
                 }
                 value
             }
             BridgePort::Vif(vif) => {
-                let mut value = vif_stat(vif, &mut drops);
+                let mut value = vif_stat(vif, drops);
                 if let Some(queue) = &vif.queue {
                     value["queue"] = queue.stat();
-                    value["queue"]["denied"] = denied_frames(switch, &denied, number).into();
+                    value["queue"]["denied"] = denied_frames(self.switch, denied, number).into();
                 }
-                let mut receivers = dedicated.iter();
+                let mut receivers = self.dedicated.iter();
                 if let Some(receiver) = receivers.find(|receiver| receiver.ports.guest == number) {
                     drops.add("misdirected", receiver.in_place.misdirected());
-                    receiver.in_place.add_lro(&mut lro);
+                    receiver.in_place.add_lro(lro);
                     if let Some(queue) = value["queue"].as_object_mut() {
                         queue.extend(receiver.in_place.stat());
                     }
                 }
                 value
             }
-        };
+        }
+    }
+
+    /// Adds what the bridge counts for a port: forged frames, rules and flows.
+    fn add_tables(
+        &self,
+        (number, port): (usize, &BridgePort),
+        denied: &[Count],
+        value: &mut Value,
+    ) {
+        let switch = self.switch;
         if let Some(forged) = offences::stat(number, &switch.bridge, &switch.ports) {
             value["forged"] = forged;
         }
-        if let Some(rules) = switch
-            .firewall
-            .stat((number, port), &switch.bridge, &denied)
-        {
+        let rules = switch.firewall.stat((number, port), &switch.bridge, denied);
+        if let Some(rules) = rules {
             value["rules"] = rules;
         }
         if let Some(flows) = switch.bridge.flows(number) {
             value["flows"] = flow_report::stat(flows, shmem::time::monotonic_ns());
         }
-        ports.insert(port.name().to_owned(), value);
     }
-    for (reason, count) in switch.bridge.drops_total().iter() {
-        drops.add(reason.name(), count);
+}
+
+/// Sums over all ports.
+#[derive(Debug, Default)]
+struct Totals {
+    drops: DropTable,
+    lro: Sums,
+}
+
+/// Returns the length of a value as JSON.
+fn length(value: &Value) -> usize {
+    /// Counts the bytes that are written to it.
+    struct Length(usize);
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
-    let in_kernel = denied.iter().map(|count| count.frames).sum();
-    drops.add(DropReason::Firewall.name(), in_kernel);
-    for (reason, count) in switch.software_offload.tx_errors.iter() {
-        drops.add(reason.name(), count);
-    }
-    let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
-    let mut stat = json!({
-        "ledger": switch.ledger.report(),
-        "ports": ports,
-        "software": {
-            "segments": switch.software_offload.segmented,
-            "checksums": switch.software_offload.checksummed,
-            "split": split,
-        },
-        "too_big": switch.errors.stat(&switch.ports),
-        "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
-        "drops": Value::from(drops),
-        "lro": Value::from(lro),
-    });
-    if !counts.is_empty() {
-        stat["hypercalls"] = hypercalls(counts);
+    let mut length = Length(0);
+    match serde_json::to_writer(&mut length, value) {
+        Ok(()) => length.0,
+        Err(_) => PORT_BYTES,
     }
     omit_rules(&mut stat, OUT_MAX);
-    stat
 }
 
 /// Replaces the counters of rules by null if the report is longer than `most` bytes, so that many

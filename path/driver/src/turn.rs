@@ -21,7 +21,7 @@ use crate::notify::GuestNotifier;
 use crate::offences;
 use crate::poll_set::PollSet;
 use crate::ports::BridgePort;
-use crate::report;
+use crate::report::Reported;
 use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
 use crate::vmq::NicQueues;
@@ -436,13 +436,21 @@ impl<W: Wait> Driver<W> {
         self.switch.ledger.enter(before);
     }
 
+    fn reported(&self) -> Reported<'_> {
+        Reported {
+            switch: &self.switch,
+            queues: &self.queues,
+            dedicated: &self.dedicated,
+        }
+    }
+
     pub(crate) fn answer(&mut self, request: &Request) -> Result<Value, String> {
         match request {
             Request::Stat => {
                 let counts = self.platform.hypercall_counts();
-                let (queues, dedicated) = (&self.queues, &self.dedicated);
-                Ok(report::stat(&self.switch, queues, dedicated, &counts))
+                Ok(self.reported().stat(&counts))
             }
+            Request::Ports { first } => Ok(self.reported().ports(*first)),
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Flows { of, first } => flow_report::flows(
                 &self.switch.ports,

@@ -222,6 +222,7 @@ impl<W: Wait> GuestDomain<W> {
             }
             Request::Capture { .. } => Err("only a driver domain captures packets".to_owned()),
             Request::Flows { .. } => Err("only a driver domain has flows".to_owned()),
+            Request::Ports { .. } => Err("only a driver domain has ports".to_owned()),
             Request::Set { key, value } => {
                 self.switches.set(key, value, self.forwarding.as_deref())?;
                 let lro = self.switches.lro;

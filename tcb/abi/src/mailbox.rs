@@ -3,12 +3,23 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Maximum number of replies with the ports of one driver domain. They have room for 1024
+/// interfaces of 256 rules each.
+pub const STAT_REPLIES_MAX: usize = 64;
+
 /// A request to a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// Returns all counters as a JSON object, whose keys depend on the domain.
+    /// Returns all counters as a JSON object, whose keys depend on the domain. If not all `ports` of a driver
+    /// domain fit into the reply, it has `next`: `first` of [`Request::Ports`].
     Stat,
+    /// To a driver domain: the `ports` from a number on; `next`: `first` of the next request, or
+    /// null.
+    Ports {
+        /// The number of the first port.
+        first: u32,
+    },
     /// Changes a setting during operation.
     Set {
         /// Its name.

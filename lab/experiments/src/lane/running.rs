@@ -287,7 +287,7 @@ impl Running {
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
         let mut times = QUERY_ATTEMPTS;
         loop {
-            match self.instance.relay(domain, &Request::Stat) {
+            match self.instance.stat(domain) {
                 Err(client::Error::Refused(why)) if times > 0 => {
                     eprintln!("{why}; retrying; this window's figures may be wrong");
                     times -= 1;

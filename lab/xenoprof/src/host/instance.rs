@@ -5,7 +5,6 @@ use super::markers::{Change, Counters, Restarted};
 use super::process;
 use crate::model::BridgeTraffic;
 use abi::machine::{DomainStatus, Program, Status};
-use abi::mailbox::Request;
 use client::Instance;
 use figures::measure;
 use serde_json::Value;
@@ -125,7 +124,7 @@ impl ObservedInstance {
             let Some(run) = running.runs.last_mut() else {
                 continue;
             };
-            let stat = match self.instance.relay(name, &Request::Stat) {
+            let stat = match self.instance.stat(name) {
                 Ok(stat) => stat,
                 Err(client::Error::Late { .. }) => {
                     self.silent = true;
