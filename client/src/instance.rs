@@ -356,7 +356,7 @@ impl Instance {
     ///
     /// Like [`Instance::relay`].
     pub fn stat(&self, domain: &str) -> Result<serde_json::Value, Error> {
-        self.stat_within(domain, ANSWER)
+        self.stat_within(domain, ANSWER_TIMEOUT)
     }
 
     /// Returns all counters of a domain, with a shorter deadline.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, skip};
+use testing::{TIMEOUT, skip};
 
 const TIMES: Times = Times {
     warm_up: Duration::from_millis(50),
@@ -148,7 +148,7 @@ fn namespaces_end() -> anyhow::Result<()> {
 /// specification promises. A short window beside other programs may miss that, so the test fails
 /// only if no window closes within ten times the error. Lanes without a machine have no ledgers.
 fn closing(lane: &mut Lane, direction: PayloadDirection) -> anyhow::Result<BTreeMap<String, f64>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let stream = window_of(lane, Workload::Stream, direction)?;
         let closures = || {
@@ -173,7 +173,7 @@ fn window_of(
     workload: Workload,
     direction: PayloadDirection,
 ) -> anyhow::Result<BTreeMap<String, f64>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let window = lane.window(workload, direction, TIMES)?;
         let carried = window.mark.bytes > 0 || window.mark.operations > 0;
@@ -220,7 +220,7 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
             return Ok(());
         };
         // The first windows may end before the stream is fast.
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let window = lane.window(Workload::Stream, PayloadDirection::ToGuest, TIMES)?;
             let mark = window.mark;
@@ -294,7 +294,7 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
             let Some(mut lane) = allowed(made)? else {
                 continue;
             };
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             loop {
                 let window = lane.window(Workload::Stream, PayloadDirection::FromGuest, TIMES)?;
                 let mark = window.mark;

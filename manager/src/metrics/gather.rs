@@ -125,8 +125,9 @@ impl Scraper {
             };
             let page: PortsPage = self.relay(domain, &Request::Ports { first }, end)?;
             if let Some(stat) = stat.as_object_mut() {
-                let ports = stat.get_mut("ports").and_then(Value::as_object_mut);
-                ports.map(|ports| ports.extend(page.ports));
+                if let Some(ports) = stat.get_mut("ports").and_then(Value::as_object_mut) {
+                    ports.extend(page.ports);
+                }
                 stat.insert("next".to_owned(), page.next.into());
             }
         }

@@ -10,7 +10,7 @@ use crate::ports::BridgePort;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
 use crate::vmq::NicQueues;
-use abi::layout::mailbox::OUT_MAX;
+use abi::layout::mailbox;
 use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
 use runtime::platform::HypercallCount;
@@ -34,10 +34,10 @@ pub struct Reported<'a> {
 }
 
 impl Reported<'_> {
-    /// Returns all counters of the driver as JSON: of the ports, the bridge and the queues, of the
-/// dedicated queues
-    /// of NICs and wires, and of the hypercalls, if the platform counts them. If not all ports fit
-    /// into the mailbox, `next` is the number of the first one that [`Reported::ports`] is to return.
+    /// Returns all counters of the driver: of its ports, bridge and queues, of the dedicated queues
+    /// of NICs and of AF_XDP wires, and of its hypercalls, if it counts them. If not all ports fit
+    /// into the mailbox, `next` is the number of the first one that [`Reported::ports`] is to
+    /// return.
     #[must_use]
     pub fn stat(&self, counts: &[HypercallCount]) -> Value {
         let switch = self.switch;
@@ -192,19 +192,6 @@ fn length(value: &Value) -> usize {
         Ok(()) => length.0,
         Err(_) => PORT_BYTES,
     }
-    omit_rules(&mut stat, OUT_MAX);
-}
-
-/// Replaces the counters of rules by null if the report is longer than `most` bytes, so that many
-/// rules hide no other counter.
-fn omit_rules(stat: &mut Value, most: usize) {
-    if stat.to_string().len() <= most {
-        return;
-    }
-    let ports = stat["ports"].as_object_mut().into_iter().flatten();
-    for rules in ports.filter_map(|(_, port)| port.get_mut("rules")) {
-        *rules = Value::Null;
-    }
 }
 
 /// Returns the hypercall counters by kind as JSON.
@@ -272,23 +259,6 @@ mod tests {
     use crate::software_offload::TxError;
     use std::collections::BTreeSet;
     use vif::InterfaceCounters;
-
-    #[test]
-    fn many_rules_hide_no_other_counter() {
-        let rules: serde_json::Map<_, _> = (0..100)
-            .map(|n| (format!("rule-{n}"), json!({ "frames": n, "bytes": n })))
-            .collect();
-        let port = json!({ "flows": { "admitted": 7 }, "rules": rules });
-        let whole = json!({ "ports": { "nic.wire": {}, "vif.web-0": port }, "drops": {} });
-        let length = whole.to_string().len();
-        let mut stat = whole.clone();
-        omit_rules(&mut stat, length);
-        assert_eq!(stat, whole);
-        omit_rules(&mut stat, length - 1);
-        let port = json!({ "flows": { "admitted": 7 }, "rules": null });
-        let expected = json!({ "ports": { "nic.wire": {}, "vif.web-0": port }, "drops": {} });
-        assert_eq!(stat, expected);
-    }
 
     #[test]
     fn drop_reasons_are_unique_across_layers() {

@@ -11,8 +11,8 @@ pub const STAT_REPLIES_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// Returns all counters as a JSON object, whose keys depend on the domain. If not all `ports` of a driver
-    /// domain fit into the reply, it has `next`: `first` of [`Request::Ports`].
+    /// Returns all counters as a JSON object, whose keys depend on the domain. If not all `ports`
+    /// of a driver domain fit into the reply, it has `next`: `first` of [`Request::Ports`].
     Stat,
     /// To a driver domain: the `ports` from a number on; `next`: `first` of the next request, or
     /// null.

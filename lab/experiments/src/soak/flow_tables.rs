@@ -18,7 +18,7 @@ const UNSOLICITED: u16 = 9;
 
 /// GuestCounters of all guests' tables and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct FlowCounters {
+struct GuestCounters {
     /// Admitted flows of all guests.
     admitted: u64,
     /// Frames that each guest's last rule, which is for unsolicited ones, has denied.
@@ -93,7 +93,7 @@ impl FlowTables {
     fn counters(&self, machine: &Running) -> anyhow::Result<GuestCounters> {
         let stat = machine.stat(DRIVER)?;
         let ports = stat["ports"].as_object().context("no ports")?;
-        let mut counters = FlowCounters::default();
+        let mut counters = GuestCounters::default();
         for port in ports.values().filter(|port| !port["flows"].is_null()) {
             let admitted = port["flows"]["admitted"].as_u64();
             counters.admitted += admitted.context("no counter of admitted flows")?;
