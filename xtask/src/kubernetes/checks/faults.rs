@@ -1,6 +1,6 @@
 //! Checks of killed programs, a drained node and a rebooting node.
 
-use super::policy::{put, until};
+use super::policy::{effect_delay, put};
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::{Node, names};
@@ -33,7 +33,7 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         let denied = cluster.pods("default", &["denied"])?;
         put(cluster, POLICY, &isolating(true))?;
         for pod in end_pods(cluster)? {
-            until(&denied[0].netns, pod.ip(), false)?;
+            effect_delay(&denied[0].netns, pod.ip(), false)?;
         }
         Ok(String::new())
     });
@@ -82,7 +82,7 @@ fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
     stream.advance(STREAM_BYTES)?;
     put(cluster, POLICY, &isolating(false))?;
     let [a, _] = end_pods(cluster)?;
-    until(&a.netns, ip, false)?;
+    effect_delay(&a.netns, ip, false)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];
     let before = node.space()?.processes(program);
@@ -102,12 +102,12 @@ fn check_kill(cluster: &mut Cluster, program: &str) -> Result<String> {
     let took = began.elapsed();
     stream.advance(STREAM_BYTES)?;
     ensure!(
-        until(&a.netns, ip, false).is_ok(),
+        effect_delay(&a.netns, ip, false).is_ok(),
         "a new flow passes after the kill"
     );
     let megabytes = stream.stop()? / 1_000_000;
     put(cluster, POLICY, &isolating(true))?;
-    until(&a.netns, ip, true)?;
+    effect_delay(&a.netns, ip, true)?;
     Ok(format!(
         "{megabytes} MB unchanged, again after {} ms",
         took.as_millis()

@@ -1,7 +1,7 @@
 //! An isolated pod and its own node, which always reach each other: the kubelet's probes, and
 //! requests to ports of the node.
 
-use super::policy::{set, until, until_at};
+use super::policy::{set, effect_delay, effect_delay_at};
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
@@ -36,12 +36,12 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     set(cluster, &[], &policies)?;
     let (own, other) = (cluster.node("n1")?, cluster.node("n2")?);
     for ip in &pod.ips {
-        until(&other.netns()?, *ip, false)?;
-        until(&own.netns()?, *ip, true).context("from the pod's own node")?;
+        effect_delay(&other.netns()?, *ip, false)?;
+        effect_delay(&own.netns()?, *ip, true).context("from the pod's own node")?;
     }
     for (node, is_own) in [(own, true), (other, false)] {
         for ip in [&node.v4, &node.v6] {
-            until_at(&pod.netns, (ip.parse()?, KUBELET_PORT), is_own)?;
+            effect_delay_at(&pod.netns, (ip.parse()?, KUBELET_PORT), is_own)?;
         }
     }
     // The first probe of a new pod is made while its policy is in force. A probe that fails
@@ -56,7 +56,7 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     let [probed] = <[Pod; 1]>::try_from(cluster.pods(&pod.namespace, &["probed"])?)
         .ok()
         .context("a pod")?;
-    until(&other.netns()?, probed.ip(), false)?;
+    effect_delay(&other.netns()?, probed.ip(), false)?;
     std::thread::sleep(PROBES);
     let path = format!("/api/v1/namespaces/{}/pods/probed", pod.namespace);
     let object = cluster.api.get(&path)?;
@@ -97,7 +97,7 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
         (LOCAL_PORT, false),
         (CLUSTER_PORT, true),
     ] {
-        until_at(&client, (node, port), is_reached)?;
+        effect_delay_at(&client, (node, port), is_reached)?;
     }
     set(cluster, &policies, &[])?;
     cluster

@@ -1,7 +1,7 @@
-//! Network policies in the whole cluster.
+//! Checks of network policies in the whole cluster.
 
 use super::own_node;
-use super::policy::{EFFECT, path, put, set, until};
+use super::policy::{EFFECT_TIMEOUT, effect_delay, path, put, set};
 use super::results::Results;
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Number of changes whose delay is measured.
 const CHANGES: usize = 10;
-/// Number of policies in force meanwhile.
+/// Number of other policies in force during the changes.
 const POLICIES: u16 = 50;
 /// Bound of a delay: ten times the documented second, because the system may be busy.
 const DELAY_MAX: Duration = Duration::from_secs(10);
@@ -30,12 +30,12 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
     });
     let Some(table) = made else { return Ok(()) };
     results.check("without a policy every connection is made", |_| {
-        same(&table, &[])?;
+        await_connections(&table, &[])?;
         Ok(String::new())
     });
     results.check(
         "each policy's truth table is the documented one",
-        |cluster| truth(cluster, &table),
+        |cluster| check_truth_tables(cluster, &table),
     );
     results.check("an isolated pod is reached by its node only", |cluster| {
         own_node::probes(cluster, &table)
@@ -46,16 +46,16 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         |cluster| delays(cluster, &table),
     );
     results.check("rules stay in force while the agent is dead", |cluster| {
-        agent_dies(cluster, &table)
+        check_agent_kill(cluster, &table)
     });
     Ok(())
 }
 
-/// Waits until the connections are those that policies allow.
-fn same(table: &Table, policies: &[Value]) -> Result<()> {
+/// Waits until exactly the connections succeed that `policies` allow.
+fn await_connections(table: &Table, policies: &[Value]) -> Result<()> {
     let allowed = table.allowed(policies);
     let mut wrong = Vec::new();
-    let done = wait("connections differ", EFFECT, || {
+    let done = wait("connections differ", EFFECT_TIMEOUT, || {
         let connected = table.connected()?;
         let differ = connected.symmetric_difference(&allowed);
         wrong = differ.take(5).map(|which| table.describe(*which)).collect();
@@ -64,7 +64,7 @@ fn same(table: &Table, policies: &[Value]) -> Result<()> {
     done.with_context(|| wrong.join(", "))
 }
 
-fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
+fn check_truth_tables(cluster: &Cluster, table: &Table) -> Result<String> {
     let path = workspace::root().join("xtask/kubernetes/policies.json");
     let text = table.with_addresses(&fs::read_to_string(&path)?);
     let cases: Vec<Value> = serde_json::from_str(&text).context("policies.json")?;
@@ -74,13 +74,13 @@ fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
         let policies = case["policies"].as_array().context("policies.json")?;
         set(cluster, before, policies)?;
         before = policies;
-        if let Err(error) = same(table, policies) {
+        if let Err(error) = await_connections(table, policies) {
             wrong.push(format!("{}: {error:#}", case["name"]));
         }
     }
     set(cluster, before, &[])?;
     ensure!(wrong.is_empty(), "{}", wrong.join("\n      "));
-    same(table, &[])?;
+    await_connections(table, &[])?;
     Ok(format!(
         "{} policies, {} connections each",
         cases.len(),
@@ -105,17 +105,17 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     let others: Vec<Value> = (1000..).take(POLICIES.into()).map(allowing).collect();
     set(cluster, &[], &others)?;
     let (from, ip) = (&table.pods[4].netns, table.pods[0].ip());
-    until(from, ip, false)?;
+    effect_delay(from, ip, false)?;
     let policy = allowing(80);
     let mut all = Vec::new();
     for _ in 0..CHANGES {
         put(cluster, "opens", &policy)?;
-        all.push(until(from, ip, true)?);
+        all.push(effect_delay(from, ip, true)?);
         cluster.api.delete(&format!("{}/opens", path(&policy)))?;
-        all.push(until(from, ip, false)?);
+        all.push(effect_delay(from, ip, false)?);
     }
     set(cluster, &others[..1], &[])?;
-    until(from, ip, true)?;
+    effect_delay(from, ip, true)?;
     all.sort();
     let last = all[all.len() - 1];
     ensure!(last <= DELAY_MAX, "the longest delay is {last:?}");
@@ -128,10 +128,10 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
 }
 
 /// Kills the agents; without them, rules stay, and a new agent applies what has changed meanwhile.
-fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
+fn check_agent_kill(cluster: &mut Cluster, table: &Table) -> Result<String> {
     let policies = [isolating(table)];
     set(cluster, &[], &policies)?;
-    same(table, &policies)?;
+    await_connections(table, &policies)?;
     // Without the DaemonSet, the kubelets start no other agents.
     let sets = "/apis/apps/v1/namespaces/kube-system/daemonsets/grantway-policies";
     cluster.api.delete(sets)?;
@@ -144,11 +144,11 @@ fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
     };
     wait("agents still run", READY_TIMEOUT, || Ok(all_dead()))?;
     set(cluster, &policies, &[])?;
-    same(table, &policies).context("the rules did not stay")?;
+    await_connections(table, &policies).context("the rules did not stay")?;
     ensure!(all_dead(), "an agent was started");
     let contrib = workspace::root().join("contrib/kubernetes");
     cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
     cluster.daemon_set("grantway-policies")?;
-    same(table, &[])?;
+    await_connections(table, &[])?;
     Ok("a new agent applies the change".to_owned())
 }

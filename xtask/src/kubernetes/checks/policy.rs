@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Deadline of a policy's effect.
-pub(super) const EFFECT: Duration = Duration::from_secs(30);
-/// Number of consecutive failed connections that shows a block: a single one may be slow.
-const FAILURES: usize = 3;
+/// Deadline for a policy's effect.
+pub(super) const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of consecutive failures that proves that connections are blocked. A single connection may
+/// only be slow.
+const FAILURES_MIN: usize = 3;
 
 /// Returns the path of the policies of a policy's namespace.
 pub(super) fn path(policy: &Value) -> String {
@@ -32,7 +33,7 @@ pub(super) fn put(cluster: &Cluster, name: &str, policy: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Sets the only policies of the cluster, each with `namespace` and `spec`.
+/// Replaces the policies `before` of the cluster by `policies`, each with `namespace` and `spec`.
 pub(super) fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Result<()> {
     for policy in before {
         cluster.api.delete(&path(policy))?;
@@ -43,31 +44,31 @@ pub(super) fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Re
     Ok(())
 }
 
-/// Returns the time until a connection to the port 80 of `ip` is made, or no longer made.
-pub(super) fn until(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
-    until_at(from, (ip, 80), is_made)
+/// Returns the time until connections to port 80 of `ip` succeed, or until they fail.
+pub(super) fn effect_delay(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
+    effect_delay_at(from, (ip, 80), is_made)
 }
 
-/// Returns the time until a connection to a port is made, or no longer made.
-pub(super) fn until_at(from: &Netns, (ip, port): (IpAddr, u16), is_made: bool) -> Result<Duration> {
+/// Returns the time until connections to a port succeed, or until they fail.
+pub(super) fn effect_delay_at(from: &Netns, (ip, port): (IpAddr, u16), is_made: bool) -> Result<Duration> {
     let attempt = || connects(ip, port, Duration::from_millis(30));
-    from.run(|| effect(is_made, attempt)).with_context(|| {
+    from.run(|| first_effect(is_made, attempt)).with_context(|| {
         let not = if is_made { "not" } else { "still" };
         format!("{ip} port {port} is {not} reached")
     })
 }
 
-/// Returns the time until the first of the connections that show the effect.
-fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
+/// Returns the time until the first of the consecutive connections that prove the effect.
+fn first_effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
     let began = Instant::now();
-    let wanted = if is_made { 1 } else { FAILURES };
+    let wanted = if is_made { 1 } else { FAILURES_MIN };
     let (mut row, mut first) = (0, Duration::ZERO);
-    let mut left = RemainingTime::new(EFFECT);
+    let mut left = RemainingTime::new(EFFECT_TIMEOUT);
     while row < wanted {
         ensure!(
             !left.has_expired(),
             "no effect within {} s",
-            EFFECT.as_secs()
+            EFFECT_TIMEOUT.as_secs()
         );
         if connects() != is_made {
             row = 0;
@@ -86,17 +87,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_failure_is_no_effect() {
+    fn a_single_failure_proves_no_effect() {
         let pause = Duration::from_millis(20);
         let mut made = [true, false, true, false, false, false].into_iter();
         let began = Instant::now();
-        let first = effect(false, || {
+        let first = first_effect(false, || {
             std::thread::sleep(pause);
             made.next().expect("three failures in a row are enough")
         });
         assert_eq!(made.next(), None);
         let first = first.unwrap();
         assert!(first >= pause * 4 && first + pause * 2 <= began.elapsed());
-        effect(true, || true).unwrap();
+        first_effect(true, || true).unwrap();
     }
 }
