@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex};
 const WRITES_BURST: u32 = 64;
 /// Writes of one record per second in the long run.
 const WRITES_PER_SECOND: u64 = 32;
-/// How many of a domain's released connection numbers are held back, so that a domain that still
-/// uses an old number finds no connection under it. The doorbells of these numbers stay open.
+/// The number of a domain's released connection numbers that the monitor does not reuse yet, so
+/// that a domain that still uses an old number finds no connection under it. The doorbells of these
+/// numbers stay open.
 const HELD_BACK: usize = 64;
 
 /// A domain, and its number for a connection.
@@ -149,7 +150,8 @@ impl Connections {
     }
 
     /// Adds a connection and notifies both domains; both ends start as
-    /// [`XenbusState::Initialising`]. Returns the backend's number for it, and the frontend's.
+    /// [`XenbusState::Initialising`]. Returns the backend's and the frontend's number of the
+    /// connection.
     ///
     /// # Errors
     /// `ENOSPC`: one of the domains already has [`fd::CONNECTIONS_MAX`] connections.

@@ -38,7 +38,7 @@ pub struct DomainDevice {
     /// The descriptor that the domain receives when it attaches the device.
     pub fd: OwnedFd,
     /// Descriptor of the file that contains its pages, if it is not `fd`. The domain does not
-    /// receive this one.
+    /// receive this descriptor.
     pub pages_fd: Option<OwnedFd>,
     /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,
@@ -157,8 +157,8 @@ impl Devices {
         number: u64,
         has_descriptor: impl FnOnce() -> bool,
     ) -> Result<Arc<DomainDevice>, Errno> {
-        // The check and the mark are one step, so a concurrent hand-out finds the mark, or this
-        // call finds the hand-out.
+        // The lock covers both the check and the mark. So either a concurrent hand-out finds the
+        // device marked, or this call finds that the device is being handed out.
         let mut all = lock(&self.0);
         let entry = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if entry.is_busy || has_descriptor() {

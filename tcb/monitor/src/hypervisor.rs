@@ -55,8 +55,8 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// Creates a hypervisor without domains, with the given mechanisms besides counted grants, if
-    /// any.
+    /// Creates a hypervisor without domains, with the given mechanisms in addition to counted
+    /// grants, if any.
     ///
     /// # Errors
     /// The kernel has no descriptors or no threads left.

@@ -53,7 +53,7 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Returns the position in the list of a domain that was torn down.
+    /// Returns the position of a torn-down domain in the list of domains.
     pub(crate) fn position_of_torn_down(&self, id: DomId) -> Option<usize> {
         let is_torn_down = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
         self.domains.iter().position(is_torn_down)

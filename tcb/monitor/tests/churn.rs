@@ -122,7 +122,7 @@ impl Granter {
         self.call(HypercallKind::GrantCreate, &[create.encode()])[0]
     }
 
-    /// Revokes the same entry as many times as fit into one call.
+    /// Revokes the same entry in every operation of a call of maximum size.
     fn revoke(&mut self, gref: GrantRef) -> Vec<GrantStatus> {
         let revoke = Revoke {
             table: self.table,

@@ -274,7 +274,7 @@ fn a_replaced_end_restarts_under_its_number() {
     assert!(!connections.names(DomId(8)));
 }
 
-/// Rings a doorbell. Serves as a hand-out that succeeds.
+/// Rings a doorbell. The tests pass this function where a hand-out must succeed.
 fn ring(port: &EventPort) -> Result<(), Errno> {
     port.ring();
     Ok(())

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 const BURST: u32 = 1 << 13;
 /// Revocations per second in the long run: at 23 to 33 µs each, about half of a processor.
 const PER_SECOND: u64 = 20_000;
-/// The distance by which one operation moves a domain of weight 1 back.
+/// The virtual time that one operation adds to the next start time of a domain of weight 1.
 const STEP: u64 = 1 << 16;
 
 /// One domain's position in the queue.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Creates the mechanisms of a monitor with these accounts.
 pub type MechanismFactory = fn(&Arc<GrantAccounts>) -> Box<dyn Mechanism>;
 
-/// Mechanisms besides counted grants, for all domains.
+/// Mechanisms other than counted grants, for all domains.
 pub trait Mechanism: Debug + Send + Sync {
     /// Returns whether the mechanism created the object with this handle and the object still
     /// exists.
@@ -52,7 +52,7 @@ pub trait Mechanism: Debug + Send + Sync {
 /// A domain's end of a connection, and the domain at the other end.
 pub type ConnectionEnds = ((DomId, ConnId), DomId);
 
-/// A call of a mechanism besides counted grants.
+/// A call of a mechanism other than counted grants.
 pub struct OtherCall<'a> {
     /// The domain that makes it.
     pub caller: DomId,

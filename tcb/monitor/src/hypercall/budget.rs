@@ -51,8 +51,8 @@ pub(super) struct CallCost {
 }
 
 impl CallCost {
-    /// Returns the cost of a decoded call of domain `id`. Must be computed before the call is
-    /// executed, while the grants that it revokes exist.
+    /// Returns the cost of a decoded call of domain `id`. The caller must compute the cost before
+    /// it executes the call, while the grants that the call revokes exist.
     pub(super) fn of(call: &DecodedCall<'_>, id: DomId, shared: &MonitorState) -> Self {
         let counted = &shared.counted;
         let revocations = match call {

@@ -61,7 +61,7 @@ impl Operations {
     /// and is called at most once for each.
     ///
     /// # Errors
-    /// `EINVAL`: the kind does not exist, or does not take that many operations. No operation is
+    /// `EINVAL`: the kind does not exist, or does not accept `count` operations. No operation is
     /// read in this case.
     pub fn decode(
         &mut self,

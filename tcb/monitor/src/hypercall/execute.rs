@@ -65,7 +65,7 @@ impl<S: AddressSpace> HypercallServer<S> {
         Ok(true)
     }
 
-    /// Executes a call of a mechanism besides counted grants. Returns false if the call does not
+    /// Executes a call of a mechanism other than counted grants. Returns false if the call does not
     /// exist.
     fn other(&mut self, kind: HypercallKind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
         let (caller, shared) = (self.id, &*self.shared);

@@ -100,8 +100,8 @@ impl<S: AddressSpace> HypercallServer<S> {
         Ok(())
     }
 
-    /// Returns the time in nanoseconds for which the worker defers the domain's next call, or after
-    /// which it checks the budget again. A deferred domain counts as waiting for the monitor.
+    /// Returns the time in nanoseconds after which the worker serves the domain's next call, or
+    /// checks the budget again. A deferred domain counts as waiting for the monitor.
     pub fn debt_ns(&mut self) -> u64 {
         let debt_ns = match self.budget.due_ns(&self.shared.churn) {
             // Avoids a read of the clock.

@@ -17,7 +17,7 @@ pub struct MonitorState {
     pub counted: CountedTables,
     /// The machine-wide rate limit of revocations.
     pub churn: Churn,
-    /// Mechanisms besides counted grants, if any.
+    /// Mechanisms other than counted grants, if any.
     pub mechanism: Option<Box<dyn Mechanism>>,
     /// Every connection.
     pub connections: Connections,
@@ -26,7 +26,7 @@ pub struct MonitorState {
 }
 
 impl MonitorState {
-    /// Creates the empty state of a monitor with these mechanisms besides counted grants.
+    /// Creates the empty state of a monitor with these mechanisms in addition to counted grants.
     #[must_use]
     pub fn new(mechanism: Option<MechanismFactory>) -> Self {
         let grants = Arc::new(GrantAccounts::default());

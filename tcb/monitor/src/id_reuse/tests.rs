@@ -93,9 +93,9 @@ enum Op {
     Bind(usize),
     /// One half of a table ends: the granter's half if true, otherwise the user's.
     EndTable(usize, bool),
-    /// A holder is added to a domain's memory.
+    /// The memory of a domain gets another holder.
     Hold(usize),
-    /// A holder is removed from a domain's memory.
+    /// The memory of a domain loses a holder.
     Release(usize),
     Pin(usize, usize),
     Unpin(usize),

@@ -477,8 +477,8 @@ impl Rig {
         assert_eq!(self.statuses, expected, "{guest} revokes {grants:?}");
     }
 
-    /// Returns whether the model covers guest 1. It does not while guest 1 has entries in
-    /// quarantine, because the user ends uses in the background.
+    /// Returns whether the model covers guest 1. It does not cover guest 1 while guest 1 has
+    /// entries in quarantine, because the user then ends uses in the background.
     fn is_modelled(&self) -> bool {
         self.tables
             .get(&1)

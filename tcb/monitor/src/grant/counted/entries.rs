@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn shares_of_all_tables_fit_the_mapping_limit() {
-        // With enough mappings, every entry may be a piece.
+        // If the limit of mappings is high enough, every entry may be a separate piece.
         assert!(pieces_max(1027, 16 * 1027, 65_530) >= 1024);
         assert!(pieces_max(63_482, 63_482, 65_530) >= 63_480);
         // 64 guests of 1024 entries each have a slightly smaller share.

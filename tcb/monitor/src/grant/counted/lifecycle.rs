@@ -13,7 +13,8 @@ use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Tables per connection. There may be two, because the user may still hold the previous one.
+/// Maximum number of tables per connection: the current one, and the previous one, which the user
+/// may still hold.
 const TABLES_PER_CONNECTION: usize = 2;
 
 impl CountedTables {

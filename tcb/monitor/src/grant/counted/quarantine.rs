@@ -11,8 +11,8 @@ use shmem::grant_use;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The wait budget refills at 1/`REFILL_DIVISOR` of the elapsed time. This is the share of its
-/// granters' time that a user can waste in the long run.
+/// The wait budget refills at 1/`REFILL_DIVISOR` of the elapsed time. So in the long run, a user
+/// can waste at most this share of its granters' time.
 const REFILL_DIVISOR: u64 = 100;
 
 /// The total time for which revocations may wait for one user.

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long all revocations together wait for a user with a full quarantine to end uses, before the
-/// monitor kills the user.
+/// The total time for which revocations may wait for a user with a full quarantine to end uses.
+/// After this time, the monitor kills the user.
 const WAIT_BUDGET: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]

@@ -34,7 +34,8 @@ impl CountedTables {
     /// `BadHandle`: the caller has not bound this table, the table has another device, or the
     /// granter has ended it. `BadDomain`: the device is the granter, or one of the two is dead.
     /// `BadSlot`: a slot of the device's window does not exist or is not free. `NoSpace`: the
-    /// table's pages may take too many mappings of the device, or its address space rejects them.
+    /// table's pages may need more mappings than the device can have, or the device's address space
+    /// rejects the mappings.
     pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;
