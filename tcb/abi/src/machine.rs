@@ -109,8 +109,8 @@ pub struct DomainSpec {
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// The maximum number of frames that forced revocations of its granters may cost it at a time:
-    /// see [`crate::counted::Revocation::Force`].
+    /// The maximum number of its frames that forced revocations by its granters may use up at a
+    /// time: see [`crate::counted::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
     /// Its weight among the granters that share the machine-wide rate of revocations.
@@ -142,7 +142,7 @@ fn one() -> u32 {
 pub enum Device {
     /// A TAP interface of the kernel.
     Tap(Tap),
-    /// The next queue of the TAP that precedes it in the list.
+    /// The next queue of the last TAP before it in the list.
     TapQueue,
     /// The next shared queue ([`Tap::shares`]) of a TAP that precedes it in the machine, in this or
     /// another domain.
@@ -175,10 +175,10 @@ pub enum Device {
 pub struct VhostUser {
     /// Its path.
     pub path: String,
-    /// Whether the virtual machine monitor listens there. netd then connects to it, and the domain
-    /// receives one end of a socket pair. The domain sends the byte `C` there to request a
-    /// connection, and receives the connection as a descriptor. Otherwise the domain receives the
-    /// listening socket.
+    /// Whether the virtual machine monitor listens at this path. netd then connects to it, and the
+    /// domain receives one end of a socket pair. To request a connection, the domain sends the byte
+    /// `C` through the pair, and receives the connection as a descriptor. Otherwise the domain
+    /// receives the listening socket.
     pub client: bool,
     /// The owner of the listening socket: a name of `/etc/passwd`, or a number.
     pub owner: Option<String>,
@@ -295,7 +295,8 @@ impl Ipv6Settings {
     };
 }
 
-/// A MAC that no interface has. Steering it to the shared queue of a TAP steers all MACs.
+/// A MAC that no interface has. A call that steers this MAC to the shared queue of a TAP steers all
+/// MACs there.
 pub const EVERY_MAC: [u8; 6] = [0; 6];
 
 /// A route of an interface.

@@ -240,7 +240,7 @@ messages! {
             given: u32,
         }
         /// Closes a device or a socket. Attached, if a previous netd opened it: the notes of
-        /// [`NetdReply::Opened`]. No descriptor of it remains.
+        /// [`NetdReply::Opened`]. netd closes all its descriptors of the device or socket.
         3 Close {
             /// Its number.
             unit: u32,
@@ -353,8 +353,8 @@ pub struct NewDomain {
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// The maximum number of frames that forced revocations of its granters may cost it at a time:
-    /// see [`crate::counted::Revocation::Force`].
+    /// The maximum number of its frames that forced revocations by its granters may use up at a
+    /// time: see [`crate::counted::Revocation::Force`].
     pub collateral: u32,
     /// Its weight among the granters that share the machine-wide rate of revocations.
     pub weight: u32,
