@@ -5,7 +5,7 @@ use super::{avx2, short, sse2};
 use crate::fault::guarded;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Returns whether the processor supports AVX2. Checks this once.
+/// Returns whether the processor supports AVX2. Asks the processor only once.
 #[inline]
 pub(super) fn has_avx2() -> bool {
     const UNKNOWN: u8 = 2;

@@ -55,7 +55,7 @@ enum Outcome {
     Draining,
     /// Revoked. The value indicates whether uses may still be active.
     Revoked(bool),
-    /// The entry grants another page, or the same page as before.
+    /// The entry grants a page again: a new one after a revocation, the same one after a refusal.
     Decided,
 }
 

@@ -73,8 +73,8 @@ impl EntryWords {
     }
 }
 
-/// Executes the full fence of a user's batch; [`publish`] executes the revoker's. Afterwards, the
-/// user reads all data that the granter wrote to a page before granting it.
+/// Executes the full fence of a user's batch; [`publish`] executes the revoker's fence. After its
+/// fence, the user reads all data that the granter wrote to a page before granting it.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);
