@@ -65,9 +65,9 @@ impl AgentError {
     }
 }
 
-/// The number of deadlines for an agent that only waits for a CPU, or waits while its domain lacks
-/// a CPU in the middle of a fault. In these cases the machine is overloaded, and killing the domain
-/// would not help.
+/// The number of deadlines after which the monitor gives up an agent that only waits for a CPU, or
+/// for a page fault of its domain while the domain lacks a CPU. In these cases the machine is
+/// overloaded, and killing the domain would not help.
 const DEADLINES_MAX: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
@@ -210,7 +210,7 @@ impl Agent {
         let number = self.number();
         for (fd, at) in [(rw, number), (ro, number + 1)] {
             // If the second descriptor cannot be passed, the next memory with this number replaces
-            // the first.
+            // the first descriptor.
             self.put(fd, at).inspect_err(|_| self.free.push(number))?;
         }
         self.memories.insert(index, AgentMemory { number, frames });

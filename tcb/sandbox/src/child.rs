@@ -145,8 +145,8 @@ fn become_program(
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
     sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (StartStep::Privileges, errno))?;
     unblock_signals().map_err(|errno| (StartStep::Privileges, errno))?;
-    // A domain sleeps for tens of microseconds. With the default timer slack, each sleep may be 50
-    // µs too long.
+    // A domain may sleep for only tens of microseconds. The default timer slack could prolong each
+    // sleep by 50 µs.
     let _ = sys(
         libc::SYS_prctl,
         [libc::PR_SET_TIMERSLACK as c_long, 1, 0, 0, 0],

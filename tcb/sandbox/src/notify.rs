@@ -25,8 +25,8 @@ pub struct NotifyListener(OwnedFd);
 const SYNC_WAKE_UP: usize = 1;
 
 impl NotifyListener {
-    /// Creates a listener from its descriptor. Returns it, and whether the kernel can wake
-    /// synchronously, which affects only speed.
+    /// Creates a listener from its descriptor. Returns the listener, and whether the kernel can
+    /// wake synchronously, which affects only speed.
     pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
         let listener = Self(fd);
         let flags = std::ptr::without_provenance_mut::<()>(SYNC_WAKE_UP);

@@ -129,7 +129,7 @@ const SHIM: &[PolicyRow] = rows! {
     SYS_recvmsg When::OwnDescriptor;
     // Doorbells of the virtual machine, which wake the domain.
     SYS_epoll_ctl When::OwnEpoll;
-    // The mode of these doorbells, so that they do not block the domain.
+    // Makes these doorbells non-blocking, so that they do not delay the domain.
     SYS_fcntl When::StatusFlags;
 };
 

@@ -62,7 +62,7 @@ fn a_domain_receives_requested_descriptors() {
     assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
     assert_eq!(u64::from_ne_bytes(count), 1);
 
-    // A device is readable.
+    // The domain can read from an attached device.
     let device = eventfd(5, EventfdFlags::CLOEXEC).expect("an eventfd");
     let call = attach_call(&mut target, Attach::Device(2));
     target
