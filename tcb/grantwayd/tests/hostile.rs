@@ -220,7 +220,7 @@ fn a_flood_of_calls_delays_no_other_domain() {
                 assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
             }
         });
-        // The burst is the units of a quarter of a second.
+        // The burst adds the units of a quarter of a second.
         let most = (start.elapsed().as_secs_f64() + 0.25) * UNITS / CALL;
         let made = calls() - before;
         assert!(made <= most, "{made} of {most}");
@@ -405,8 +405,8 @@ fn it_runs_unprivileged_in_a_user_namespace() {
     command.arg(common::core());
     let (daemon, line) = Daemon::start_as(&machine(2), command);
     assert_eq!(line["ready"], true, "{line}");
-    // The client needs the same user. Credentials belong to a thread, so the client has a separate
-    // one.
+    // The client must run as the same user. Credentials belong to a thread, so the client has a
+    // separate thread.
     let as_nobody = move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();

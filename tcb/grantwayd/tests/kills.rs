@@ -45,8 +45,8 @@ fn has_tap(place: &Namespace) -> bool {
     text.unwrap().unwrap().contains("gw:")
 }
 
-/// Returns the core's child process with this name. Waits for it, because a new process gets its
-/// name shortly after its start.
+/// Returns the core's child process with this name. Waits until the process has the name, which a
+/// new process gets shortly after its start.
 fn helper(daemon: &Daemon, name: &str) -> i64 {
     let find = || testing::child_of(daemon.child.id().into(), name);
     let pid = testing::wait_for("the helper does not run", find);

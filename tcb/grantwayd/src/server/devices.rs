@@ -178,7 +178,7 @@ impl Core {
     /// Handles a reply of netd. Unused descriptors remain in `fds`.
     fn handle_reply(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
         if let NetdReply::Lost { unit, is_removed } = record.message {
-            // Ignored if the device was closed in the meantime.
+            // `kept` does not contain a device that was closed in the meantime.
             if let Some(open) = self.units.kept.get_mut(&unit)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {

@@ -45,7 +45,7 @@ impl DevHandle {
         self.fds.first().filter(|_| is_device)
     }
 
-    /// Returns descriptor `place` for domains.
+    /// Returns the descriptor number `place` of those for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
             NetdRequest::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
@@ -77,8 +77,8 @@ pub(super) enum PendingRequest {
     /// to close it. That request waits for netd's answer, because until then netd may still create
     /// the device and use its name.
     Closed(Option<u32>),
-    /// Closing a device or socket. Contains the descriptors that netd lacks: all of them until a
-    /// netd has received them.
+    /// Closing a device or socket. Contains what the next netd needs to close it: all descriptors
+    /// if no netd has received them, otherwise only netd's notes.
     Close(u32, Option<DevHandle>),
     /// Creating a socket with this number.
     Make(NewSocket, u32),
@@ -136,8 +136,8 @@ impl DevHandles {
     /// request `token` must wait for netd, and the description from which netd opens the device.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
         let (mut closed_by, mut by) = (Some(token), None);
-        // In reverse, because the close follows the last of several tasks, and netd answers in
-        // order.
+        // Several tasks may open this device. The close follows the last of them, and netd answers
+        // in order, so the search begins at the last task.
         for (_, waits) in self.waiting.values_mut().rev() {
             if let PendingRequest::Open(opened, description) = waits
                 && *opened == unit
@@ -233,7 +233,8 @@ mod tests {
         assert_eq!(known, [false, true, false]);
     }
 
-    /// A welcomed netd would confirm the end of a queue that it has not adopted yet.
+    /// If netd received the welcome before a queue, it would confirm the end of that queue without
+    /// having stopped it.
     #[test]
     fn a_new_netd_adopts_all_before_it_is_welcomed() {
         let mut units = DevHandles::default();
@@ -257,7 +258,7 @@ mod tests {
             vec![description.unwrap()],
         );
         let closing = units.wait(0, PendingRequest::Close(2, Some(opening)));
-        // Closed while no netd ran, so the next one receives all descriptors.
+        // This device was closed while no netd ran, so the next netd receives all its descriptors.
         let absent = NetdRequest::TakeUp { unit: 3, given: 1 };
         let left = DevHandle::new(absent, vec![file(), file()]);
         let left = units.wait(0, PendingRequest::Close(3, Some(left)));

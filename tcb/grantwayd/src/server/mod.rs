@@ -22,9 +22,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Time limit of each step of the shutdown: domains exit, netd closes devices, helpers exit. The
-/// next step may use the unused time of a step. The exit of this process removes all remaining
-/// objects after the last step.
+/// Time limit of each step of the shutdown: domains exit, netd closes devices, helpers exit. If a
+/// step needs less time, the next step may use the rest. The exit of this process removes all
+/// remaining objects after the last step.
 const SHUTDOWN_STEP_NS: u64 = 5_000_000_000;
 /// Number of shutdown steps. systemd's timeout is longer than all steps together.
 const SHUTDOWN_STEPS: u64 = 3;
@@ -49,7 +49,7 @@ struct ReportedState {
     stage: Option<Stage>,
     /// The reading end of the domain's console, which remains open so that writes never fail.
     console: Option<OwnedFd>,
-    /// Whether not all of the domain's connections have been up since its start.
+    /// True from the domain's start until all its connections are up for the first time.
     is_unconnected: bool,
     /// Page frames that the driver domain's successor inherits if no socket uses them. With
     /// sockets, [`Core::retained_frames`] selects the frames.
