@@ -2,13 +2,14 @@
 //! itself.
 //!
 //! Landlock denies netd access to all files except the TAP driver and network settings, and to all
-//! other processes. But netd also needs network namespaces by their paths, including those of other
-//! processes; the files of `pcap` devices; and BPF programs, which netd must not load itself,
-//! because a program with netd's CAP_SYS_ADMIN could read all memory. netd requests these from its
-//! broker over a link. The broker opens only network namespaces, the files in the machine's
-//! description, and sockets of virtual machine monitors that are in the description or in one
-//! folder. It gives netd only the PCI devices in the description. It loads only programs that
-//! access packets. It accepts the description once, before netd opens any device.
+//! other processes. But netd also needs three kinds of objects: network namespaces that paths name,
+//! including those of other processes; the files of `pcap` devices; and BPF programs, which netd
+//! must not load itself, because a program with netd's CAP_SYS_ADMIN could read all memory. netd
+//! requests these from its broker over a link. The broker opens only network namespaces, the files
+//! in the machine's description, and sockets of virtual machine monitors that are in the
+//! description or in one folder. It gives netd only the PCI devices in the description. It loads
+//! only programs that access packets. It accepts the description once, before netd opens any
+//! device.
 //!
 //! If the broker exits, netd also exits, and the core restarts both.
 

@@ -9,8 +9,8 @@ use std::path::Path;
 /// Returns the identity of the namespace at `path`, or `None` if the path names no namespace.
 pub(crate) fn namespace_id(path: &Path) -> Option<NetnsId> {
     let [device, inode] = identity(path)?;
-    // The kernel reuses inode numbers immediately, so the time is necessary. A mounted file has the
-    // time of its mount.
+    // The kernel reuses inode numbers immediately, so the time is necessary. For a namespace
+    // mounted on a file, the time is that of the mount.
     let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
     let since = start_time(path).or_else(|| std::fs::metadata(path).ok().map(mounted));
     Some([device, inode, since?])

@@ -270,7 +270,8 @@ impl NetdServer {
         }
     }
 
-    /// Returns a device. Retries the adoption of a previous netd's device.
+    /// Returns a device. If a previous netd opened it and its adoption failed, retries the
+    /// adoption.
     fn device(&self, unit: u32) -> Result<Arc<NetDev>, TaskError> {
         let found = self.units.get(unit);
         let found = found.ok_or_else(|| format!("device {unit} is not open"))?;
