@@ -114,7 +114,7 @@ pub enum NetError {
         /// The error of the system.
         error: io::Error,
     },
-    /// The number of the interface's receive queues differs from the number that the machine reads.
+    /// The interface has more or fewer receive queues than the machine reads.
     #[error(
         "interface `{interface}` receives by {queues} queues, but the machine reads {wanted} (one \
          for all guests, the others for one guest each): `ethtool -L {interface} combined \

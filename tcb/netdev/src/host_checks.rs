@@ -361,8 +361,8 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
 }
 
 /// Removes the persistent interfaces that a dead machine left in a namespace, and returns their
-/// names. An interface is kept if a process has its descriptor, because it then belongs to another
-/// machine.
+/// names. Keeps an interface whose descriptor a process has, because that interface belongs to
+/// another machine.
 ///
 /// # Errors
 /// The namespace cannot be entered, or the kernel refuses.

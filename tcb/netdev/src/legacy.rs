@@ -114,7 +114,7 @@ impl IpFamily {
     }
 
     /// # Safety
-    /// `data` is the structure that the option reads and writes, `len` bytes of it.
+    /// `data` points to the `len` bytes of the structure that the option reads and writes.
     unsafe fn get(
         self,
         socket: &OwnedFd,

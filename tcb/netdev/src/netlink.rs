@@ -255,7 +255,7 @@ impl Netlink {
 pub(crate) struct NetlinkRequest(Vec<u8>);
 
 impl NetlinkRequest {
-    /// Creates a message of attributes only.
+    /// Creates a message that consists only of attributes.
     pub(crate) fn bare() -> Self {
         Self(Vec::new())
     }
@@ -400,7 +400,7 @@ pub(crate) fn dump(
     }
 }
 
-/// Passes the type and the body of each message in a part of a list to `visit`. Returns whether
+/// Calls `visit` with the type and the body of each message in one part of a list. Returns whether
 /// this part is the last.
 pub(crate) fn each(mut rest: &[u8], visit: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let (Some(len), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {

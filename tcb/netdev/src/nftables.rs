@@ -171,8 +171,9 @@ impl NftTable {
         });
     }
 
-    /// Translates the source of packets from the network of `address` and `prefix` that leave
-    /// through an interface other than `ifname` to the address of that interface.
+    /// Translates the source address of packets that are from the network `address`/`prefix` and
+    /// leave through an interface other than `ifname`. The new source is the address of the
+    /// outgoing interface.
     pub(crate) fn masquerade(&mut self, address: IpAddr, prefix: u8, ifname: &str) {
         self.rule("postrouting", |rule| {
             rule.family(address);
@@ -182,8 +183,8 @@ impl NftTable {
         });
     }
 
-    /// Redirects connections to `port` of this system that arrive on an interface other than
-    /// `ifname` to `to`. `transport` is the number of the protocol.
+    /// Redirects connections to the address `to` if they are for `port` of this system and arrive
+    /// on an interface other than `ifname`. `transport` is the number of the protocol.
     pub(crate) fn forward(&mut self, transport: u8, port: u16, to: SocketAddr, ifname: &str) {
         self.rule("prerouting", |rule| {
             rule.family(to.ip());

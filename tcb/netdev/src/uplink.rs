@@ -40,7 +40,8 @@ impl NatUplink {
     }
 
     /// Adopts the uplink that another process has set up for `spec` in the namespace `of` (`None`:
-    /// the caller's), by the descriptor of its rules and the settings that it has switched on.
+    /// the caller's). `table` is the descriptor of the uplink's rules, and `switched_on` are the
+    /// settings that the other process has switched on.
     #[must_use]
     pub fn adopt(
         spec: &TapSpec,

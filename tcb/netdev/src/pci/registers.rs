@@ -154,7 +154,7 @@ fn capabilities(config: &[u8; CONFIG_BYTES]) -> impl Iterator<Item = usize> + '_
     let has_any = byte(config, STATUS_AT) & HAS_CAPABILITIES != 0;
     let place = |at: usize| Some(usize::from(byte(config, at) & !3)).filter(|next| *next >= 0x40);
     let first = place(CAPABILITIES_AT).filter(|_| has_any);
-    // Bounded, because a device may link its capabilities in a circle.
+    // The number of steps is limited, because a device may link its capabilities in a circle.
     std::iter::successors(first, move |at| place(at + 1)).take(CAPABILITIES_MAX)
 }
 

@@ -73,8 +73,8 @@ impl Paths {
         })
     }
 
-    /// Returns the XDP program. It drops frames without a socket, which therefore never enter the
-    /// system's network stack.
+    /// Returns the XDP program. It drops frames whose queue has no socket, so these frames never
+    /// enter the system's network stack.
     pub(super) fn program(&self, queues: u32) -> io::Result<OwnedFd> {
         let mut program = Assembler::default();
         program.mov(R6, R1).load_u32(R7, R6, MD_QUEUE);
@@ -202,8 +202,8 @@ impl Paths {
         let denied = CounterMap::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.redirect_to_socket(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(ProgramType::Xdp)?;
-        // Set now, so that the start of the machine fails if the kernel refuses the program. No MAC
-        // is directed to the queue yet.
+        // Add the program to the map now, so that the start of the machine fails if the kernel
+        // refuses the program. No MAC is directed to the queue yet.
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {

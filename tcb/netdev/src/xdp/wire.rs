@@ -41,7 +41,8 @@ pub struct XdpInterface {
     paths: Arc<Paths>,
     /// The socket that keeps the interface promiscuous.
     promiscuous: Option<OwnedFd>,
-    // Declared last, so that it is dropped after the sockets and programs that are bound to it.
+    // This field is declared last, so that the pair is dropped after the sockets and programs that
+    // are bound to it.
     pair: Option<Pair>,
 }
 

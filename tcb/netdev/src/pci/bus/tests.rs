@@ -169,7 +169,7 @@ fn inspection_finds_errors_of_binding_and_opening() {
     let inspect = || tree.bus.inspect(ADDRESS).map_err(|error| error.to_string());
     assert!(inspect().unwrap_err().contains("cannot be reset"));
     tree.write(&of("reset"), "");
-    // Other users than root read only the first bytes.
+    // Users other than root can read only the first bytes.
     tree.write(&of("config"), &"\0".repeat(64));
     inspect().unwrap();
     tree.write(&of("config"), &"\0".repeat(256));

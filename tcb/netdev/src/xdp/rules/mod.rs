@@ -146,7 +146,7 @@ impl Compiler<'_> {
     }
 
     /// Emits a list whose first rule has the number `first`. Frames that a rule allows continue at
-    /// `allowed`. Returns whether some frames may match no rule.
+    /// `allowed`. Returns whether the rules may leave some frames unmatched.
     fn list(&mut self, list: &[RuleRecord], first: i32, class: Class, allowed: Label) -> bool {
         for (number, rule) in (first..).zip(list) {
             if !class.may_match(rule) {
@@ -224,7 +224,7 @@ impl Compiler<'_> {
             IpAddr::V4(address) => {
                 let rest = 32u32.saturating_sub(prefix.bits.into());
                 let mask = u32::MAX.checked_shl(rest).unwrap_or(0);
-                // The values that a load of the frame's bytes gives.
+                // Returns the value that a load of these bytes from the frame yields.
                 let loaded = |word: u32| u32::from_ne_bytes(word.to_be_bytes());
                 if mask != 0 {
                     self.program
