@@ -177,8 +177,8 @@ pub(crate) const DEVICES: &[Call] = &calls! {
     SYS_setsockopt When::Is(1, libc::SOL_PACKET as u64);
     SYS_ioctl When::OneOf(1, REQUESTS);
     SYS_bpf When::OneOf(0, BPF_COMMANDS);
-    // Network namespaces, including a new one for the near end of a veth pair. No other type of
-    // namespace.
+    // Network namespaces, including a new one for the near end of a veth pair. Other types of
+    // namespaces are denied.
     SYS_setns When::Is(1, NEWNET);
     SYS_unshare When::Is(0, NEWNET);
     // Waits for grace periods.
