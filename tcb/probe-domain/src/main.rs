@@ -208,7 +208,8 @@ impl Probe {
             // Fills or reads a frame of this domain.
             "fill" => outcome(frame("frame").fill(n("byte") as u8)),
             "read" => first_byte(frame("frame")),
-            // Writes a grant entry. An entry that accepts a page contains a slot.
+            // Writes a grant entry: a slot that accepts a page, or a frame to which another domain
+            // has access.
             "grant" => {
                 let to = DomId(n("to") as u16);
                 let frame = n("frame") as u32;
