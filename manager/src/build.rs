@@ -406,8 +406,8 @@ impl DeviceAssignment<'_> {
         }
     }
 
-    /// Returns the unit of the last device before `number` for which `is` holds, and the queue's
-    /// number on that device.
+    /// Returns the unit of the last device before the queue `number` for which `is` returns true,
+    /// and the queue's number on that device.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();

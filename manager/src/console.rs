@@ -17,7 +17,8 @@ const CHUNK: usize = 16 * 1024;
 const BURST: u32 = 128 * 1024;
 /// Sustained rate, in bytes per second.
 const RATE: u64 = 32 * 1024;
-/// Pause after a dropped chunk. It slows the domain down at little cost for the manager.
+/// Pause after a dropped chunk. Meanwhile the pipe fills, and the domain's further output is lost
+/// at no cost for the manager.
 const PAUSE_NS: u64 = 10_000_000;
 
 /// The reading end of a domain's standard output and standard error.

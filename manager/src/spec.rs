@@ -275,7 +275,8 @@ impl MachineSpec {
         self.origins.get(name)
     }
 
-    /// Returns the network namespace that `netns` must denote in a saved guest's section.
+    /// Returns the identity that the namespace at the path `netns`, from a saved guest's section,
+    /// must have.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
         self.saved_guest(guest)?.origin.places.get(netns).copied()
     }

@@ -22,8 +22,9 @@ pub(crate) struct StateFile {
     failure: Option<String>,
 }
 
-/// The entry of `status` while the file cannot be written. The reason follows in parentheses,
-/// because the log may be on the same full disk.
+/// The entry of `status` while the file cannot be written. [`StateFile::lack`] appends the reason
+/// in parentheses, because the log may be on the same full disk, and then does not contain the
+/// reason.
 pub(crate) const LACK: &str = "the reattachment of guests after an exit of the core";
 
 impl StateFile {

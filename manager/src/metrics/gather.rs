@@ -23,11 +23,11 @@ const UNANSWERED_MAX: usize = 8;
 /// Maximum length of an answer in bytes, far above a full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
 
-/// Limit of replies of a domain, so that a hostile one cannot fill the memory. They have room for
-/// 110 guests with 256 rules each four times.
+/// Limit of replies of a domain, so that a hostile one cannot fill the memory. These replies can
+/// hold four times the counters of 110 guests with 256 rules each.
 const REPLIES_MAX: usize = 16;
 
-/// Further ports of a driver domain's statistics.
+/// A reply with further ports of a driver domain's statistics, and the number of the next port.
 #[derive(Debug, Deserialize)]
 struct PortsPage {
     ports: Map<String, Value>,

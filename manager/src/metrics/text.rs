@@ -47,7 +47,7 @@ pub(crate) struct MetricSample(
 );
 
 impl MetricSample {
-    /// Returns the same value for another part of the family.
+    /// Returns the sample with its role in the family changed to `part`.
     pub(super) fn of(self, part: SamplePart) -> Self {
         Self(self.0, self.1, part)
     }

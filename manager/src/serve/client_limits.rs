@@ -167,7 +167,7 @@ impl ManagerServer<'_> {
     }
 }
 
-/// Returns the client that can be evicted first, and the time from which it can be.
+/// Returns the client that the server can evict first, and the earliest time of the eviction.
 fn next_eviction<'a>(clients: impl Iterator<Item = (&'a u64, &'a Client)>) -> Option<(u64, u64)> {
     let eviction = |(&id, client): (&u64, &Client)| Some((client.evictable_from_ns()?, id));
     clients.filter_map(eviction).min()

@@ -49,7 +49,8 @@ pub(super) struct Reload {
     pub(super) began_ns: u64,
     /// The answer to the client.
     pub(super) answer: Reloaded,
-    /// The guests in the files. They belong to the files after all steps.
+    /// The guests in the files. After all steps, the manager records that these guests belong to
+    /// the files.
     pub(super) named: Vec<String>,
     pub(super) progress: ReloadProgress,
 }

@@ -14,7 +14,7 @@ pub(crate) enum SpecChange {
     SetGuest(Box<GuestSpec>),
     /// Removes the guest with this name.
     RemoveGuest(String),
-    /// Replaces the NICs, unless `nics` is `None`, and the pending part of the change.
+    /// Replaces the pending part of a change of NICs, and the NICs if `nics` is set.
     SetNics {
         nics: Option<NicChange>,
         pending: Option<PendingNicChange>,
