@@ -14,7 +14,7 @@ use std::net::IpAddr;
 const IFNAME_MAX: usize = 15;
 /// Longest name of a file, bytes.
 const FILE_NAME_MAX: usize = 255;
-/// KB of a page.
+/// Size of a page in KB.
 const PAGE_KB: u32 = (abi::PAGE / 1024) as u32;
 /// The largest file in a guest's frames.
 const FILE_KB_MAX: u32 = 256 << 10;

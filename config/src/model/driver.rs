@@ -104,7 +104,7 @@ pub struct VifBuffers {
 
 impl Default for VifBuffers {
     // 1.5 MB in half pages, so that the buffers in use fit a second-level cache. The buffers to the
-    // guest hold the frames that a wire may deliver before a guest on a shared CPU runs.
+    // guest are enough for the frames that a wire may deliver while a guest waits for a shared CPU.
     fn default() -> Self {
         Self {
             size: BufferSize::Half,

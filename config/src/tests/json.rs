@@ -247,8 +247,9 @@ fn unknown_fields_are_rejected() {
     assert!(serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true}"#).is_ok());
 }
 
-/// A driver domain may be newer than the manager. This interface has the form of the first version
-/// with this promise. Later versions must read it with the same meaning.
+/// A driver domain may be newer than the manager, so it must accept the configurations of older
+/// managers. This text is an interface as the first version with that guarantee wrote it. Later
+/// versions must read it with the same meaning.
 #[test]
 fn an_older_managers_interface_is_accepted() {
     let text = r#"{"conn":3,"name":"g-0","mac":[2,0,0,0,0,1],"addresses":["10.0.0.2"],

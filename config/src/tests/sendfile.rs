@@ -4,7 +4,7 @@ use super::errors;
 use crate::domain::{FILE_GRANTS, GuestConfig};
 use crate::parse::parse;
 
-/// Returns a file with one guest that sends, with these keys of its program.
+/// Returns a file with one guest. The guest's program sends, and has the keys `keys`.
 fn text(driver: &str, keys: &str) -> String {
     format!(
         "[driver]\n{driver}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"stack\"\n\
