@@ -10,7 +10,7 @@ use abi::DomId;
 use shmem::lock;
 use std::sync::Mutex;
 
-/// How long a device may outlive the owner of the frames that it has pinned.
+/// The maximum time for which a device may outlive the owner of the frames that it has pinned.
 pub const UNPIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Page frames of another domain that a device has pinned.

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 /// A decoded call.
 ///
-/// Decoding replaces a connection number or entry count that does not fit its type by the type's
-/// largest value, which is never valid. The call as a whole is then accepted, and its operation
-/// fails with a status.
+/// If a connection number or an entry count does not fit its type, decoding replaces it by the
+/// type's largest value, which is never valid. The call as a whole is then accepted, and its
+/// operation fails with a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedCall<'a> {
     /// Writes the caller's record of a connection. Contains the new state, or `None` if the state

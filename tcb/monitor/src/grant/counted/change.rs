@@ -240,8 +240,8 @@ impl CountedTables {
             .is_ok()
     }
 
-    /// Replaces a frame that the user or a device may have pinned by another one. Returns whether
-    /// the user is alive.
+    /// Exchanges `frame` for another one, because the user or a device may have pinned `frame`.
+    /// Returns whether the user is alive.
     pub(super) fn exchange_frame(&self, table: &GrantTableState, frame: u32) -> bool {
         let exchanged = table.memory.exchange(frame);
         if let Err(error) = &exchanged {
