@@ -55,8 +55,9 @@ fn serve(driver: &'static str, mechanism: Option<MechanismFactory>) -> Result<()
     let began_ns = monotonic_ns();
     let args = Args::parse(driver, std::env::args().skip(1))?;
     shmem::install_fault_handler();
-    // A compromised helper must not read the core's memory. Only as root, because a non-dumpable
-    // core of another user could not open its own files in /proc.
+    // A compromised helper must not read the core's memory, so a core that runs as root is not
+    // dumpable. A core of another user remains dumpable, because it could not open its own files in
+    // /proc otherwise.
     if geteuid().is_root() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }

@@ -399,8 +399,8 @@ fn the_reason_of_a_failed_device_is_reported() {
     daemon.down();
 }
 
-/// the kernel needs some milliseconds to release a dead domain's socket. Starts that fail in
-/// the meantime create no file.
+/// the kernel needs some milliseconds to release a dead domain's socket. Attempts to open the
+/// devices in the meantime create no file.
 #[test]
 fn a_file_is_created_after_all_other_devices() {
     let mut plan = plan(1);
