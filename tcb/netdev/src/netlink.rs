@@ -382,7 +382,7 @@ pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
     Some((u32_at(message, 8)?, code.saturating_neg()))
 }
 
-/// Requests a list, and passes the type and the body (without header) of each message to `visit`.
+/// Requests a list, and calls `visit` with the type and the body (without header) of each message.
 pub(crate) fn dump(
     socket: &OwnedFd,
     mut message: NetlinkRequest,
