@@ -98,8 +98,8 @@ wire_enum! {
         /// its mapping begins. `-ENOENT`: no mapping begins there.
         ForeignUnmap = 19,
         /// Maps the pages of a bound table that are granted for I/O into the window of the user's
-        /// device. One operation: [`Share`]. A page is unmapped from that window when it is
-        /// revoked, and all pages are when either half of the table ends.
+        /// device. One operation: [`Share`]. The monitor unmaps a page from that window when the
+        /// granter revokes it, and all pages when either half of the table ends.
         TableShare = 20,
     }
 }
