@@ -17,8 +17,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `bytes` bytes of `file` from `offset`, a multiple of the page size, rounded up to whole
-    /// pages. Accesses to pages beyond the end of the file fault.
+    /// Maps `bytes` bytes of `file`, rounded up to whole pages, starting at `offset`, which must be
+    /// a multiple of the page size. Accesses to pages beyond the end of the file fault.
     ///
     /// # Errors
     /// The kernel cannot map the descriptor, or addresses are exhausted.
