@@ -470,7 +470,7 @@ impl DeviceAssignment<'_> {
     /// Asks netd to open a file: each process needs a separate descriptor.
     fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
-        // An earlier manager may have had the file opened and exited before it closed the file.
+        // An earlier manager may have requested the file, and exited before it requested its close.
         close(self.core, place_of(unit));
         let open = CoreRequest::Open { unit };
         let token = self.core.post_with(open, &description)?;

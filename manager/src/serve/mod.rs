@@ -41,7 +41,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 /// Time limit for the machine's start: every domain runs, and every connection is up.
 const START_TIMEOUT_NS: u64 = 20_000_000_000;
-/// Minimum interval of log lines that the core cannot store the state.
+/// Minimum interval between two log lines that report that the core cannot store the state.
 const STORE_ERROR_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// A source that is ready.
