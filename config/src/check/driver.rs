@@ -69,8 +69,8 @@ fn buffers(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Checks that guests can revoke pages. They can only if the driver domain releases grants between
-/// two frames.
+/// Checks that guests can revoke pages, which is possible only if the driver domain releases grants
+/// between two frames.
 fn release(config: &Config, found: &mut Findings, threshold: u32) {
     let (part, key) = (ConfigPart::Buffers, "release_threshold");
     found.range(part, key, threshold, 0..=4096);
