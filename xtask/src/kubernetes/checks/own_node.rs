@@ -1,7 +1,7 @@
 //! An isolated pod and its own node, which always reach each other: the kubelet's probes, and
 //! requests to ports of the node.
 
-use super::policy::{set, effect_delay, effect_delay_at};
+use super::policy::{effect_delay, effect_delay_at, set};
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};

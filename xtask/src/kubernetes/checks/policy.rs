@@ -50,12 +50,17 @@ pub(super) fn effect_delay(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Du
 }
 
 /// Returns the time until connections to a port succeed, or until they fail.
-pub(super) fn effect_delay_at(from: &Netns, (ip, port): (IpAddr, u16), is_made: bool) -> Result<Duration> {
+pub(super) fn effect_delay_at(
+    from: &Netns,
+    (ip, port): (IpAddr, u16),
+    is_made: bool,
+) -> Result<Duration> {
     let attempt = || connects(ip, port, Duration::from_millis(30));
-    from.run(|| first_effect(is_made, attempt)).with_context(|| {
-        let not = if is_made { "not" } else { "still" };
-        format!("{ip} port {port} is {not} reached")
-    })
+    from.run(|| first_effect(is_made, attempt))
+        .with_context(|| {
+            let not = if is_made { "not" } else { "still" };
+            format!("{ip} port {port} is {not} reached")
+        })
 }
 
 /// Returns the time until the first of the consecutive connections that prove the effect.
