@@ -81,7 +81,7 @@ impl Backpressure {
             .retain(|wait| wait.from != port && wait.to != port);
     }
 
-    /// Begins a round, in which no sender waits yet.
+    /// Begins a round: no sender waits yet.
     pub fn begin(&mut self) {
         self.waiting.clear();
     }

@@ -35,9 +35,9 @@ pub struct CaptureRequest<'a> {
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureDirection {
-    /// Into the bridge.
+    /// The frame enters the bridge.
     In,
-    /// Out of the bridge.
+    /// The frame leaves the bridge.
     Out,
 }
 

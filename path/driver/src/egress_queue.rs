@@ -79,7 +79,7 @@ impl QueuedPacket for Box<Queued> {
     }
 }
 
-/// Number of dropped packets by cause. An aggregate counts as its packets.
+/// Number of dropped packets by cause. Each packet of an aggregate counts.
 pub type QueueDrops = Counts<Cause, { Cause::COUNT }>;
 
 /// The receive buffers that a guest has posted.
@@ -93,7 +93,7 @@ pub trait PostedBuffers {
     fn longest_fit(&self, frame: &Frame) -> usize;
 }
 
-/// Reason for which the first frame of a queue waits.
+/// Reason why the first frame of a queue waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocked {
     /// It does not wait: the queue is empty, or the frame may be sent.
@@ -276,8 +276,8 @@ impl EgressQueue {
         Some(taken)
     }
 
-    /// Returns the time at which the bucket will have tokens for `bytes` bytes, or for the bytes
-    /// that may pass in [`TOKEN_WAIT_NS`] if these are more.
+    /// Returns the time at which the bucket will have tokens for `bytes` bytes or for the bytes
+    /// that may pass in [`TOKEN_WAIT_NS`], whichever number is larger.
     fn tokens_ns(&self, bucket: &TokenBucket, now_ns: u64, bytes: usize) -> u64 {
         let paced = self.bytes_per_s / (1_000_000_000 / TOKEN_WAIT_NS);
         let wanted = u32::try_from(paced.max(bytes as u64)).unwrap_or(u32::MAX);
@@ -290,7 +290,7 @@ impl EgressQueue {
         self.queue.drain()
     }
 
-    /// Returns the reason for which the first frame waits.
+    /// Returns the reason why the first frame waits.
     #[must_use]
     pub fn blocked(&self) -> Blocked {
         self.blocked

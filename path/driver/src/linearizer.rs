@@ -1,5 +1,5 @@
-//! The linearizer copies each aggregate into one buffer before the bridge, as Xen must in the
-//! papers. If no buffer is free, the aggregate remains a chain of buffers.
+//! The linearizer copies each aggregate into one buffer before the bridge handles it, as the papers
+//! describe for Xen. If no buffer is free, the aggregate remains a chain of buffers.
 
 use config::lro::AggregateDelivery;
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};

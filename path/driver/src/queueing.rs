@@ -451,7 +451,7 @@ fn send_by(
                 port.send(now_ns, frames, pick, ledger);
             });
         }
-        // A port that cannot send now only counts the frames.
+        // If the port cannot send now, it only counts the frames.
         None => port.send(now_ns, frames, pick, ledger),
     }
 }

@@ -19,7 +19,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Bytes of ports in one answer; the mailbox also has room for one more port and all totals.
+/// Number of bytes of port counters after which an answer is full; the mailbox also has room for
+/// one more port and all totals.
 const PORT_BYTES: usize = mailbox::OUT_MAX - 64 * 1024;
 
 /// The parts of the driver whose counters are reported.

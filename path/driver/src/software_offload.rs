@@ -11,8 +11,8 @@ use vif::netif::transport;
 const FLUSH_FRAMES: usize = 512;
 
 abi::named_enum! {
-    /// Reason for which a frame is not sent. Frames that the port cannot send are adapted first, so
-    /// each of these drops is caused by the frame, and not by the port.
+    /// Reason why a frame is not sent. The driver first adapts a frame that the port cannot send
+    /// unchanged, so the cause of each of these drops is the frame, not the port.
     pub enum TxError: u8 {
         /// The frame, or a segment of it, is longer than the port accepts.
         TooLong = "outbox.too_long",

@@ -59,7 +59,7 @@ pub struct Switch {
 pub struct BatchStats {
     /// Number of frames that the port handled.
     pub packets: usize,
-    /// Number of bytes for which these frames count towards rate limits and turns.
+    /// Number of bytes that rate limits and turns charge for these frames.
     pub bytes: u64,
 }
 

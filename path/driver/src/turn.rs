@@ -64,7 +64,7 @@ pub struct Driver<W> {
     /// Time at which the driver begins to poll NICs even if guests are missing; the first turn sets
     /// it.
     nics_wait_until_ns: Option<u64>,
-    /// Whether a connected guest may not have been announced yet.
+    /// Whether the driver may still have to announce a connected guest.
     may_announce: bool,
     /// Why a NIC has failed, if one has. The driver then exits, and the next driver domain gets
     /// another device.

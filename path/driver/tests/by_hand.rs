@@ -1,4 +1,4 @@
-//! Starts the program `driver` manually instead of by the monitor.
+//! Starts the program `driver` manually, without the monitor.
 
 #[test]
 fn start_by_hand_is_rejected() {

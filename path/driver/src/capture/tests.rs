@@ -100,7 +100,7 @@ fn captured_drops_have_their_reason() {
     };
     let of = name(&machine, 1);
     assert!(why.ends_with(&format!("(rule closed of {of})")), "{why}");
-    // A capture of the guest whose rule it is has the frame as one to this guest.
+    // A capture of the guest that has the rule shows the frame as a frame to this guest.
     request(&mut machine, &of, 2000, 0).unwrap();
     let denied = frame(mac(1), mac(0), 100, 0);
     machine.send(0, &denied);

@@ -12,7 +12,7 @@ const BATCH_MIN: usize = 16;
 /// Polling interval while a queue waits for the device, or for buffers of the guest. The guest
 /// sends no notifications of new buffers.
 pub(super) const RETRY_INTERVAL_NS: u64 = 100_000;
-/// Reason for which a guest's buffers cannot be lent.
+/// Reason why a guest's buffers cannot be lent.
 pub(super) const UNSUITABLE: &str = "the frontend requires its buffers back in posting order, or \
                                      supports no offsets; the guest uses the shared queue";
 

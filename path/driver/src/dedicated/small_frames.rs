@@ -1,5 +1,5 @@
-//! The fast path of a dedicated queue of a device: small frames without offloads, which the bridge
-//! decides about by their addresses alone ([`net::bridge::Bridge::ignores_packets`]).
+//! The fast path of a dedicated queue of a device: small frames without offloads, whose addresses
+//! alone determine the decision of the bridge ([`net::bridge::Bridge::ignores_packets`]).
 //!
 //! No [`nic::Frame`] is built for them. Frames that large receive offload could merge, and all
 //! frames while packets are traced or captured, take the slow path, [`crate::in_place`].
@@ -40,8 +40,8 @@ impl SmallFrames {
         !switch.trace.is_wanted() && !switch.capture.is_on() && switch.bridge.ignores_packets(nic)
     }
 
-    /// Receives a batch, which may be empty; without frames that may be merged if `merging`.
-    /// Returns its frames and bytes.
+    /// Receives a batch, which may be empty. With `merging`, excludes frames that may be merged.
+    /// Returns the numbers of frames and bytes in the batch.
     pub(super) fn receive(
         &mut self,
         queue: &mut DedicatedQueue,

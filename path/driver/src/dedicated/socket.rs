@@ -46,7 +46,7 @@ enum QueueState {
 pub struct SocketQueue {
     config: DedicatedQueueConfig,
     platform: Rc<dyn Platform>,
-    /// The data path; `None` in state over.
+    /// The data path; `None` in [`QueueState::Over`].
     queue: Option<DedicatedXdpQueue>,
     state: QueueState,
     /// Number of contiguous bytes that a frame needs.
@@ -184,7 +184,8 @@ impl SocketQueue {
         })
     }
 
-    /// Lends the guest's posted buffers to the kernel. Opens the queue when the kernel has some.
+    /// Lends the guest's posted buffers to the kernel. Opens the queue once the kernel has at least
+    /// one of them.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.state == QueueState::Over
             || self.state == QueueState::Waiting && !self.may_open(netback)

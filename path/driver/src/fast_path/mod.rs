@@ -10,9 +10,9 @@
 //! at the head of the ring are small (netback). Each frame has one egress port, and the bridge has
 //! nothing to learn, count or inspect (BR-21). Each egress port is a connected guest that accepts
 //! the longest frame. Otherwise the whole batch takes the slow path, [`Switch::forward`], which
-//! decides and counts. The fast path only forwards. It is separate from [`Switch::forward_from`],
-//! whose batches consist of [`Frame`]s, because building [`Frame`]s is most of the cost that the
-//! fast path saves.
+//! decides and counts. The fast path only forwards frames. It is separate from
+//! [`Switch::forward_from`], whose batches consist of [`Frame`]s, because building [`Frame`]s is
+//! most of the cost that the fast path saves.
 
 mod sender_load;
 

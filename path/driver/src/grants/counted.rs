@@ -317,7 +317,8 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
 /// The status word in which a use is counted.
 type Use = &'static AtomicU32;
 
-/// Uses that end together. The entry of an access that shares the previous access's use is `None`.
+/// Uses that end together, with one entry per access. An access that shares the use of the previous
+/// access has the entry `None`.
 #[derive(Debug, Default)]
 struct Uses(Vec<Option<Use>>);
 

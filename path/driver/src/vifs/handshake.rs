@@ -46,8 +46,8 @@ impl VifPort {
                     }
                     Err(trouble) => self.close(&trouble),
                 },
-                // In state Initialising, the guest has closed and restarted the handshake since the
-                // last check.
+                // The state Initialising means that the guest has closed and restarted the
+                // handshake since the last check.
                 (S::Connected, S::Closing | S::Closed | S::Initialising)
                 | (S::InitWait, S::Closing | S::Closed) => self.close(""),
                 (S::Connected, S::Unknown) => self.close("the guest has died"),
@@ -112,7 +112,8 @@ impl VifPort {
     fn connect(&mut self, peer: &PeerEnd) -> Result<(), String> {
         let (front, negotiated) = self.negotiate(&peer.record)?;
         if self.frontend.replace(peer.domain) != Some(peer.domain) {
-            // The connection belongs to another guest now, and the doorbell to its predecessor.
+            // The connection now belongs to another guest, but the doorbell still belongs to the
+            // previous guest.
             self.doorbell = None;
         }
         if self.doorbell.is_none() {

@@ -50,7 +50,7 @@ pub struct OpenedMemory {
     pub groups: Option<MulticastFilter>,
     /// The guest's flow steering, if this domain offers it.
     pub hashing: Option<Hashing>,
-    /// Unmaps the pages when dropped. The mechanisms must be dropped before.
+    /// Unmaps the pages when dropped. The owner must drop the mechanisms first.
     pub held: Box<dyn Debug>,
 }
 

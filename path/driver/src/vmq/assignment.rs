@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 const DRAIN_POLL_INTERVAL_NS: u64 = 1_000_000;
 /// Interval of assigning free queues if queues are never revoked for other guests.
 const FREE_QUEUE_INTERVAL_NS: u64 = 100_000_000;
-/// A guest gets the queue of a guest that has `n` frames if it has more than `2 * n` plus this
-/// number of frames.
+/// A guest with more than `2 * n` frames plus this number takes the queue of a guest with `n`
+/// frames.
 const SWAP_FRAMES: u64 = 32;
 /// Maximum time that a new queue waits for older frames in the shared queue. It is short enough
 /// that the new queue does not overflow meanwhile.
@@ -142,8 +142,8 @@ impl Assignment {
         }
     }
 
-    /// Updates the rules or limits of the guest at `port`. If its frames must now reach it in
-    /// another way, revokes its queue, so that it can get a new one.
+    /// Updates the rules or limits of the guest at `port`. If the guest's frames must now reach it
+    /// in another way, revokes its queue, so that the guest can get a new queue.
     pub fn change(&mut self, ports: &mut BridgePorts, port: usize, vif: &VifConfig) {
         let arrival = Arrival::of(self.has_rules, vif);
         match self.guests.get_mut(port) {

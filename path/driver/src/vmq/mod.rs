@@ -11,10 +11,10 @@
 //! | free | | |
 //!
 //! A queue becomes free, and can be assigned to another guest, when the NIC reports that it cannot
-//! contain stale frames any more. The bridge decides about every frame in a guest's page by the
-//! frame's snapshot; a frame for another destination is not delivered to this guest. If firewall
-//! rules apply between the NIC and the guest, the driver writes a frame's header into the guest's
-//! page only after the verdict, or assigns the guest no queue.
+//! contain stale frames any more. The bridge gives a verdict on every frame in a guest's page,
+//! based on the frame's snapshot; a frame for another destination is not delivered to this guest.
+//! If firewall rules apply between the NIC and the guest, the driver writes a frame's header into
+//! the guest's page only after the verdict, or assigns the guest no queue.
 
 pub mod assignment;
 pub mod posting;
@@ -121,8 +121,8 @@ impl NicQueues {
         frames
     }
 
-    /// Reassigns queues if due, and reads the active queues. The caller has read the shared queue
-    /// before. Returns the number of frames read.
+    /// Reassigns queues if due, and reads the active queues. The caller must read the shared queue
+    /// first. Returns the number of frames read.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let Self { assignment, .. } = self;
         if assignment.is_due(now_ns) {

@@ -141,8 +141,8 @@ fn with_protocol(mut bytes: Vec<u8>, protocol: u8) -> Vec<u8> {
     bytes
 }
 
-/// Both paths deliver the guest's frames, return the buffers of all others, and count alike; a
-/// frame of another guest is not delivered to anyone.
+/// Both paths deliver the guest's frames, return the buffers of all others, and count them in the
+/// same way; a frame of another guest is not delivered to anyone.
 #[test]
 fn fast_path_delivers_what_the_slow_path_delivers() {
     let [fast, slow] = [true, false].map(|is_fast| {
