@@ -168,8 +168,8 @@ pub trait Nic {
 }
 
 /// A device whose peer is a program that notifies it. The device suppresses notifications while its
-/// user is awake. Its descriptors are edge-triggered, so a user may ignore an event: it loses
-/// nothing and is not woken again.
+/// user is awake. Its descriptors are edge-triggered, so a user that ignores an event loses
+/// nothing, and the same event does not wake it again.
 pub trait Notified {
     /// Serves the peer's control requests, which move no frame, and returns whether it served any.
     /// The user calls this in each turn, even while it cannot forward frames.
@@ -187,7 +187,7 @@ pub trait Notified {
 
     /// Returns whether the peer has sent frames, or has freed space for waiting frames
     /// ([`TxReport::waiting`]). To miss no notification, the user calls [`Notified::arm`], executes
-    /// a full fence, and sleeps only if this then returns false.
+    /// a full fence, and sleeps only if this method then returns false.
     fn has_work(&mut self) -> bool;
 }
 

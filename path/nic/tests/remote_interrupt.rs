@@ -231,8 +231,8 @@ fn awake_driver_waits_for_the_interrupt() {
     assert_eq!(rig.device.counters().interrupts, 1);
 }
 
-/// D-38: a device that completes frames without raising the interrupt loses only these frames. The
-/// driver does not wait for them, and gets its buffers back.
+/// D-38: if a device completes frames without raising the interrupt, only these frames are lost.
+/// The driver does not wait for them, and gets its buffers back.
 #[test]
 fn device_without_interrupts_loses_only_its_frames() {
     let mut rig = rig(Interrupts::default());

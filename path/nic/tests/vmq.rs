@@ -474,7 +474,7 @@ fn check_unanswered_steering(
         requests,
         "the driver retried too early"
     );
-    // The unanswered change takes effect now, and its frames are forwarded.
+    // The unanswered change takes effect now, and the queue forwards the frames of its MAC.
     nic_state.in_queue.borrow_mut().push_back(frame_to(A, 1));
     assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(1));
     nic_state.is_silent.set(false);

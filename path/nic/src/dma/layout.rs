@@ -252,37 +252,37 @@ pub trait DriverMemory {
     /// Writes a descriptor; [`DriverMemory::set_posted`] publishes it.
     ///
     /// # Errors
-    /// The memory is inaccessible; also for the other calls.
+    /// The memory is inaccessible.
     fn set_descriptor(&self, slot: u32, words: [u32; DESCRIPTOR_WORDS]) -> Result<(), Fault>;
     /// Publishes all descriptors before `index`.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_posted(&self, index: u32) -> Result<(), Fault>;
     /// Reads `completed`, and everything written before it.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn completed(&self) -> Result<u32, Fault>;
     /// Returns a copy of a completion.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault>;
     /// Publishes the index after the last completion that the driver has taken.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_acknowledged(&self, index: u32) -> Result<(), Fault>;
     /// Reads the index of the descriptor whose posting wakes the device.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn wake(&self) -> Result<u32, Fault>;
     /// Reads `raised`, and everything written before it.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn raised(&self) -> Result<u32, Fault>;
 }
 
@@ -291,37 +291,37 @@ pub trait DeviceMemory {
     /// Reads `posted`, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible; also for the other calls.
+    /// The memory is inaccessible.
     fn posted(&self) -> Result<u32, Fault>;
     /// Returns a copy of a descriptor.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault>;
     /// Writes a completion; [`DeviceMemory::set_completed`] publishes it.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault>;
     /// Publishes all completions before `index`.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_completed(&self, index: u32) -> Result<(), Fault>;
     /// Reads `acknowledged`.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn acknowledged(&self) -> Result<u32, Fault>;
     /// Writes `wake`.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_wake(&self, index: u32) -> Result<(), Fault>;
     /// Publishes the number of interrupts, and everything written before it.
     ///
     /// # Errors
-    /// As above.
+    /// The memory is inaccessible.
     fn set_raised(&self, interrupts: u32) -> Result<(), Fault>;
 }
 

@@ -318,8 +318,8 @@ impl Frame {
         self.payload_from(0)
     }
 
-    /// Returns an iterator over the bytes after the snapshot and from `offset` in the frame, piece
-    /// by piece.
+    /// Returns an iterator over the pieces of the frame, without bytes before `offset` and without
+    /// the bytes in the snapshot.
     pub fn payload_from(&self, offset: usize) -> impl Iterator<Item = Span> + '_ {
         let first = offset.max(usize::from(self.header_len));
         let mut skip = first.saturating_sub(usize::from(self.bare));

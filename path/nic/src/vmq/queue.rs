@@ -77,8 +77,8 @@ pub struct MultiQueue<S, R> {
     queues: Vec<VmqQueue>,
     effective: u64,
     queried_ns: Option<u64>,
-    /// MACs that must still be steered to the shared queue, because any draining queue may receive
-    /// their frames; may include [`EVERY_MAC`].
+    /// MACs that must still be steered to the shared queue. Until then, the NIC may steer their
+    /// frames to any draining queue. The list may include [`EVERY_MAC`].
     stray_macs: Vec<[u8; 6]>,
     last_change: u64,
     retry_ns: u64,
