@@ -190,8 +190,8 @@ fn uplink_masquerades_and_leaves_no_state() {
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
         assert_eq!(guests.receive(Duration::from_millis(50)), None);
 
-        // Dropping the uplink removes its rules, although the core has a copy of the descriptor
-        // that keeps them.
+        // Dropping the uplink removes its rules, although the core keeps a copy of the uplink's
+        // descriptor.
         let uplink = uplink.expect("the uplink translates addresses");
         let copy = uplink.kept().try_clone_to_owned().unwrap();
         drop(uplink);
@@ -204,7 +204,8 @@ fn uplink_masquerades_and_leaves_no_state() {
     }
 }
 
-/// The order of removal does not matter, nor whether the process that set up an uplink still runs.
+/// The system forwards after either of two uplinks is removed, and also if the process that set up
+/// the remaining uplink has exited.
 #[test]
 fn system_forwards_while_any_uplink_exists() {
     let Some(namespace) = namespace() else { return };

@@ -349,8 +349,8 @@ impl Receiver {
     }
 }
 
-/// Sorts the buffers that follow the first buffer of `first` bytes. Whole pages are in memory
-/// order, and at offsets in the frame that are multiples of a page, so that each page of a guest is
+/// Sorts the buffers that follow the first buffer of `first` bytes. Puts whole pages in memory
+/// order and at frame offsets that are multiples of the page size, so that each page of a guest is
 /// filled from one page.
 fn sort_by_page(first: usize, more: &mut [Buffer]) {
     more.sort_unstable_by_key(|buffer| buffer.span.addr());

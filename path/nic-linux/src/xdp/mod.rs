@@ -106,7 +106,7 @@ pub struct XdpNic {
     /// Whether an earlier domain has used the socket.
     had_owner: bool,
     /// The kernel's count of entries taken from the fill ring, and the number of packets received
-    /// since this count has changed.
+    /// since this count last changed.
     filled: (u32, usize),
     counters: XdpCounters,
     kernel: KernelCounters,

@@ -105,7 +105,7 @@ impl XdpProducer {
     }
 
     /// Returns an iterator over the addresses that the kernel has not reported as taken. The kernel
-    /// reports entries only after it has taken all entries that it has seen.
+    /// may take several entries before it reports them.
     pub(super) fn pending_addresses(&self) -> impl Iterator<Item = u64> {
         let pending = self.pending();
         let words = &self.words;

@@ -1,5 +1,6 @@
-//! Reclaims the receive chunks of a domain that has exited. Some chunks were held by the domain,
-//! the others by the kernel. Only the rings show which, and with a delay.
+//! Reclaims the receive chunks of a domain that has exited. The domain held some chunks, and the
+//! kernel held the others. Only the rings show which chunks the kernel holds, and they show it with
+//! a delay.
 //!
 //! The fill ring lists the chunks that the kernel holds, and the receive ring lists the chunks with
 //! packets. But the kernel reports only occasionally how many entries of the fill ring it has

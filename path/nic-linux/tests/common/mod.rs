@@ -239,7 +239,7 @@ impl Sender {
         Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
     }
 
-    /// Sets that frames passed to `send` begin with a virtio-net header of 10 bytes.
+    /// Configures the socket for frames that begin with a virtio-net header of 10 bytes.
     pub fn offload(&self) {
         let on: libc::c_int = 1;
         // SAFETY: `setsockopt` reads the number, whose size is passed.

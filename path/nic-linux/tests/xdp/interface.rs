@@ -37,7 +37,7 @@ fn existing_interface_is_taken_over_and_returned() {
     let Some(mut wire) = Wire::on(namespace, netdev) else {
         return;
     };
-    // The other end detects the carrier with a delay, and sends no frame before.
+    // The other end detects the carrier after a delay, and sends no frame before that time.
     let show = || Command::new("ip").args(["link", "show", "wire"]).output();
     let is_up = |shown: std::process::Output| {
         String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))

@@ -31,7 +31,7 @@ fn frames_between_domains_reach_the_next_one() {
             received.len()
         );
         assert_eq!(station.receive(1), [frame(7777, 200)]);
-        // The kernel reports taken entries only after it has taken all entries that it has seen.
+        // The kernel may take several entries before it reports them.
         wait_until("the NIC still searches for chunks", || {
             (0..ENTRIES / 2).for_each(|n| station.send(&frame(n, 64)));
             wire.receive(ENTRIES as usize / 2, Duration::from_millis(15));
@@ -99,8 +99,8 @@ fn socket_with_forged_counts_is_detected() {
         match ring {
             Ring::Receive => producer.store(truth.wrapping_add(ENTRIES), Relaxed),
             _ => {
-                // The test sends frames until the kernel has used all chunks that it has seen, and
-                // reads the ring again.
+                // The test sends frames until the kernel has used all chunks that it knows, so that
+                // it reads the ring again.
                 wait_until("the kernel has not taken all chunks", || {
                     station.send(&frame(1, 64));
                     wire.counter(Counter::FillEmpty) > 0
