@@ -110,7 +110,8 @@ impl DriverLink {
                         self.close();
                     }
                 },
-                // In state Initialising, the driver domain has restarted since the last check.
+                // The state Initialising means that the driver domain has restarted since the last
+                // check.
                 (S::Connected, S::Closing | S::Closed | S::Initialising | S::Unknown)
                 | (S::InitWait, S::Closing | S::Closed) => self.close(),
                 _ => {}

@@ -18,7 +18,7 @@ const FLOWS: u32 = 256;
 pub struct LroMerger {
     /// The engine. The device shares it to report its counters.
     stage: Rc<RefCell<LroStage>>,
-    /// Memory of held frames and of frames being passed.
+    /// Memory of the frames that the engine holds, and of the frames that are passed through it.
     pool: Pool,
     // Scratch lists; empty between calls.
     frames: Vec<Frame>,
@@ -41,7 +41,8 @@ impl LroMerger {
             flows: FLOWS,
             ..LroConfig::default()
         };
-        // The other half is for frames being passed.
+        // The engine may hold frames in half of the pool; the other half is for frames that are
+        // passed through it.
         let stage = LroStage::new(Side::Physical, &config, pool.capacity() / 2);
         Self {
             stage: Rc::new(RefCell::new(stage)),

@@ -6,8 +6,8 @@ use shmem::rate::TokenBucket;
 /// of the device, these bytes may pass without waiting.
 const BURSTS_PER_S: u64 = 5_000;
 
-/// One direction of a wire. A frame may start when the previous frame has passed; each frame leaves
-/// a debt for its duration.
+/// One direction of a wire. Each frame occupies the direction for the time that the frame takes at
+/// the rate; the next frame may start after that.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkRate(Option<TokenBucket>);
 

@@ -11,8 +11,8 @@ pub struct TapWire {
     fd: Option<OwnedFd>,
     /// Called once, when the interface has been removed.
     on_removed: Option<Box<dyn FnOnce()>>,
-    /// Read buffer, one byte longer than the longest frame. So a longer frame remains too long, and
-    /// is not truncated to an acceptable length.
+    /// Read buffer, one byte longer than the longest frame. A frame that is too long therefore
+    /// remains too long even if the read truncates it.
     buffer: Vec<u8>,
     inbound: LinkRate,
     outbound: LinkRate,

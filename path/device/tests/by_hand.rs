@@ -1,4 +1,4 @@
-//! Starts the program `device` manually instead of by the monitor.
+//! Starts the program `device` manually, without the monitor.
 
 #[test]
 fn start_by_hand_is_rejected() {
