@@ -15,10 +15,10 @@ use vhost_edge::Offer;
 /// Opens the endpoint that `config` describes, once per queue of its interface. `file` is the
 /// memory of its file, if it has one.
 ///
-/// With several queues, a TAP has as many queues, among which the kernel selects by flow. Each
-/// queue has a separate sink or echo. A virtual machine's queue pairs are distributed over the
-/// queues. A station sends each flow through one queue. A source and a capture file send all frames
-/// through one queue.
+/// If the interface has several queues, a TAP has the same number, and the kernel selects one for
+/// each flow. Each queue has a separate sink or echo. A virtual machine's queue pairs are
+/// distributed over the queues. A station sends each flow through one queue. A source and a capture
+/// file send all frames through one queue.
 ///
 /// # Errors
 /// Its device was rejected or is invalid.

@@ -257,15 +257,15 @@ impl Interface {
         self.link.open(self.connection.is_connected())
     }
 
-    /// Returns whether to ignore the endpoint's descriptor, because there is no room for its frames
-    /// or no connection. The edge-triggered descriptors of a device with notifications are never
-    /// ignored.
+    /// Returns whether to ignore the endpoint's descriptor, because its frames must wait for room
+    /// or for a connection. The guest never ignores the edge-triggered descriptors of a device with
+    /// notifications.
     #[must_use]
     pub fn ignores_endpoint(&self) -> bool {
         !self.device.is_notified && self.is_blocked()
     }
 
-    /// Returns whether there is no room for the endpoint's frames or no connection.
+    /// Returns whether the endpoint's frames must wait for room or for a connection.
     fn is_blocked(&self) -> bool {
         self.from_guest.starved || !self.connection.is_connected()
     }
@@ -278,7 +278,7 @@ impl Interface {
             true => None,
             false => self.device.endpoint.next_due(now_ns),
         };
-        // Packets that LRO holds are due, too.
+        // Packets that LRO holds also have a due time.
         let held = self.to_guest.lro.next_due();
         endpoint.into_iter().chain(held).min()
     }

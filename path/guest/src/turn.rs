@@ -123,7 +123,7 @@ impl<W: Wait> GuestDomain<W> {
                 self.ledger.sleep(sched_yield);
                 Ok(())
             }
-            // Doorbells are requested only when there is nothing left to do.
+            // The guest requests doorbells only when it has no more work.
             IdleStep::Sleep if moved && self.has_work() => Ok(()),
             IdleStep::Sleep => self.sleep(now_ns),
         };
@@ -173,8 +173,9 @@ impl<W: Wait> GuestDomain<W> {
             0 => WakeSource::All,
             all if all == self.interfaces.len() => WakeSource::Doorbell,
             _ => {
-                // All devices share one descriptor, so those that are not ignored are polled at an
-                // interval.
+                // All devices share one descriptor, which the guest cannot ignore for some devices
+                // only. It therefore sleeps without this descriptor, and polls the other devices at
+                // an interval.
                 timeout = Some(timeout.map_or(POLL_INTERVAL_NS, |ns| ns.min(POLL_INTERVAL_NS)));
                 WakeSource::Doorbell
             }

@@ -1,4 +1,4 @@
-//! The program `guest`, started manually instead of by the monitor.
+//! Starts the program `guest` manually, without the monitor.
 
 #[test]
 fn only_the_monitor_can_start_the_guest() {

@@ -54,7 +54,8 @@ impl Nic for Echo {
                     macs.rotate_left(6);
                     self.waiting.push(bytes, frame.offload);
                 }
-                // Group frames are not answered, because another echo would send the answer back.
+                // The echo does not answer frames to group addresses, because another echo would
+                // send the answer back.
                 _ => {
                     self.not_echoed += 1;
                     self.spare.push(bytes);

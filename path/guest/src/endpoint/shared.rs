@@ -6,10 +6,10 @@ use std::fmt;
 use std::rc::Rc;
 
 /// One queue's handle of a device that several queues share. The device consumes frames from all
-/// queues; its own frames leave through one of them, in order.
+/// queues, and sends its frames through one of them, in order.
 pub struct SharedDevice {
     device: Rc<RefCell<Box<dyn Nic>>>,
-    /// Whether the device's own frames leave through this queue.
+    /// Whether the device sends its frames through this queue.
     yields: bool,
 }
 
@@ -22,8 +22,8 @@ impl fmt::Debug for SharedDevice {
 }
 
 impl SharedDevice {
-    /// Splits `device` into `queues` handles. The device's own frames leave through number
-    /// `yields`, which is below `queues`.
+    /// Splits `device` into `queues` handles. The device sends its frames through queue `yields`,
+    /// which must be below `queues`.
     #[must_use]
     pub fn split(device: Box<dyn Nic>, queues: usize, yields: usize) -> Vec<Self> {
         let device = Rc::new(RefCell::new(device));

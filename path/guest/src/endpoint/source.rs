@@ -26,7 +26,7 @@ const FIRST_PORT: u16 = 10_000;
 const PORT: usize = 34;
 /// Polling interval for returned frames while the window is full.
 const WINDOW_POLL_NS: u64 = 20_000;
-/// Maximum number of frames that a late source sends at once to keep its rate.
+/// Maximum number of frames that a source sends in one batch to return to its rate after a delay.
 const CATCH_UP: f64 = 256.0;
 
 /// An endpoint that generates frames of one size to one station, at a rate or as fast as the caller
@@ -43,7 +43,7 @@ pub struct FrameSource {
     window: usize,
     left: u64,
     touch: bool,
-    /// Number of UDP flows that follow each other; 0: the frames are not IP.
+    /// Number of UDP flows, which send one packet each in turn; 0: the frames are not IP.
     flows: u16,
     sent: u64,
     /// Time of the first frame.
@@ -65,7 +65,8 @@ impl FrameSource {
     /// Creates a source with address `mac`. It sends frames of `size` bytes (at least 60, including
     /// the Ethernet header) to the station `to`, `rate_pps` frames per second, or as fast as the
     /// caller takes them. At most `window` frames are in flight (0: one per buffer), if the supply
-    /// knows their number. Sends `count` frames in total, or without limit.
+    /// knows their number. The source sends `count` frames in total, or any number of frames if
+    /// `count` is `None`.
     #[must_use]
     pub fn new(
         mac: [u8; 6],

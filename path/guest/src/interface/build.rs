@@ -47,7 +47,7 @@ pub fn interfaces(
     // The frames, and the slots of exchanged pages, of each queue follow those of the previous
     // queue.
     let (mut first_frame, mut flip_slot) = (0, 0);
-    // Files lie behind the pages of all interfaces.
+    // In this domain's memory the pages of files follow the pages of all interfaces.
     let pages = |vif: &GuestVif| Layout::new(sizes(vif)).frames() * vif.conns.len() as u32;
     let mut first_of_file: u32 = config.vifs.iter().map(pages).sum();
     let mut all = Vec::new();
@@ -133,8 +133,8 @@ fn interface(
     }
 }
 
-/// Returns whether an endpoint writes or reads the payload of its frames. If it does not, the
-/// caches that hold a buffer do not matter, and a source fills each buffer only once.
+/// Returns whether an endpoint writes or reads the payload of its frames. If it does not, it does
+/// not matter whose caches hold a buffer, and a source fills each buffer only once.
 fn touches_payload(endpoint: &EndpointConfig) -> bool {
     match endpoint {
         EndpointConfig::Source(source) => source.touch,

@@ -23,8 +23,8 @@ impl SmallFramesToGuest {
         !self.waiting.is_empty()
     }
 
-    /// Moves packets from the head of the ring to the endpoint; returns their number. No frame may
-    /// wait.
+    /// Moves packets from the head of the ring to the endpoint; returns their number. The caller
+    /// ensures that no earlier frame waits.
     pub(super) fn run(
         &mut self,
         netfront: &mut Netfront,

@@ -50,7 +50,7 @@ pub(super) struct InterfaceSpec {
 pub(super) struct InterfaceMemory {
     common: GuestContext,
     shape: InterfaceSpec,
-    /// Whether no netfront has used its frames yet.
+    /// Whether its frames are still unused by netfronts.
     fresh: bool,
     /// The table of counted grants, if any.
     counted_table: Option<CountedTable>,
