@@ -3,8 +3,8 @@
 //! It works like the kernel's `haltpoll`: in a pause a domain spins for up to twice the average
 //! pause, and only while pauses are short enough. Two differences matter. A spinning domain may
 //! take the CPU from the peer for which it waits, and pauses may become shorter only after all
-//! peers spin. So each unsuccessful spin lowers the credit of spinning. After some unsuccessful
-//! spins the domain retries only occasionally, and half as often after each further failure.
+//! peers spin. So after some unsuccessful spins the domain spins only occasionally, and half as
+//! often after each further failure.
 //!
 //! If the domain offers its CPU and does not get it back soon, another task computes on it. The
 //! scheduler prefers a waking sleeper to that task, but a domain that has offered the CPU waits
@@ -21,7 +21,7 @@ const SHRINKABLE: u64 = 2;
 /// The shortest spin is the longest spin divided by this number. A minimum is needed, because
 /// pauses vary and their average may be zero.
 const SPIN_DIVISOR: u64 = 4;
-/// Maximum credit for successful spins.
+/// Maximum number of unsuccessful spins that the domain tolerates after many successful spins.
 const CREDIT_MAX: u8 = 8;
 /// Number of unsuccessful spins before the domain stops spinning for some pauses.
 const VAIN_SPINS_MAX: u8 = 2;
@@ -75,7 +75,7 @@ impl AdaptivePolling {
         }
     }
 
-    /// Returns the time to spin through the next pause.
+    /// Returns the maximum time in nanoseconds to spin in the next pause.
     pub(crate) fn window_ns(&self) -> u64 {
         match self.rest > 0 || self.usual_ns > SHRINKABLE * self.most_ns {
             true => 0,
@@ -83,7 +83,7 @@ impl AdaptivePolling {
         }
     }
 
-    /// Records a pause of `ns`.
+    /// Records a pause of `ns` nanoseconds.
     pub(crate) fn pause(&mut self, ns: u64) {
         let window_ns = self.window_ns();
         self.usual_ns -= self.usual_ns / SHARE;

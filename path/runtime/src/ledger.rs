@@ -6,8 +6,8 @@
 //!
 //! A stamp costs about 25 cycles, which is significant in a turn of the main loop that moves thirty
 //! small frames. If stamps take more than about a thirtieth of the time, the ledger stamps only a
-//! random sample of turns (`sampling`). It charges each other turn as a whole. At the end of a
-//! stretch it distributes these charges among the hops in the ratio of the stamped turns
+//! random sample of turns (`sampling`). It charges each turn outside the sample as a whole. At the
+//! end of a stretch it distributes these charges among the hops in the ratio of the stamped turns
 //! (`accounts`).
 //!
 //! The difference of two stamps also contains time in which another process had the CPU. The ledger

@@ -8,8 +8,8 @@
 //! | control | attach, message and give up devices; report that the domain is ready |
 //! | waiting | report pending changes, and sleep without missing a wake-up |
 //!
-//! [`Platform`] is for control: no method is called per packet. Every turn of the main loop, which
-//! is generic over it, uses [`Wait`]. Neither trait covers grants: `Granter` and `Grants` of `vif`
+//! [`Platform`] is for control: no method is called per packet. The main loop uses [`Wait`] in
+//! every turn, and is generic over it. Neither trait covers grants: `Granter` and `Grants` of `vif`
 //! create and access grants, with one implementation per mechanism.
 //!
 //! The implementations are [`crate::processes`], and threads of one process in `lab/pointers`.

@@ -37,9 +37,9 @@ impl Sampling {
 
     /// Returns whether to stamp the next turn.
     pub(super) fn select_turn(&self) -> bool {
-        // This is Marsaglia's xorshift generator. With a fixed interval, the stamped turns could
-        // always or never coincide with a pattern of turns. Random turns coincide with it in
-        // proportion.
+        // This is Marsaglia's xorshift generator. If the ledger stamped every n-th turn and turns
+        // of one kind also recurred every n turns, it would stamp all of these or none. A random
+        // selection stamps the same fraction of every kind.
         let mut lot = self.lot.get();
         lot ^= lot << 13;
         lot ^= lot >> 17;

@@ -108,7 +108,7 @@ fn expensive_stamps_are_sampled() {
     }
     let (bridge, copy) = (cycles(&report, "bridge"), cycles(&report, "copy"));
     assert!(bridge > 0 && copy > 2 * bridge, "{report}");
-    // The distribution keeps the sum.
+    // The distribution does not change the sum.
     let hops = report["hops"].as_object().expect("hops");
     let charged: u64 = hops.values().filter_map(|hop| hop["cycles"].as_u64()).sum();
     let used = ledger.to_cycles(number("cpu_ns"));
