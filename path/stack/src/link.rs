@@ -155,7 +155,8 @@ impl<'a> StackDevice<'a> {
         }
     }
 
-    /// Returns whether this turn can send no further frame.
+    /// Returns whether this turn has reached its limit of frames or lacks buffers for the next
+    /// frame.
     pub(crate) fn is_full(&mut self) -> bool {
         let Output { outgoing, sink } = &mut self.output;
         match sink {
