@@ -277,7 +277,7 @@ fn a_64_kb_segment_passes_uncut_in_both_directions() {
             let mut frames = Vec::new();
             assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
             assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
-            // Forwarded directly from the sender's pages.
+            // The driver domain forwards the frame directly from the sender's pages.
             assert_eq!(rig.give(&frames), 1);
             rig.back.from_guest_done();
             let mut frames = Vec::new();

@@ -62,7 +62,8 @@ impl EventPage {
 impl EventWords for EventPage {
     #[inline]
     fn load(&self, n: usize, _: Ordering) -> u32 {
-        // Acquire here, and release or both below, are no weaker than any requested order.
+        // The shared memory functions use acquire for loads, release for stores and both for swaps,
+        // which satisfies every requested order.
         self.0.load_u32(n * WORD_STRIDE).unwrap_or(0)
     }
 

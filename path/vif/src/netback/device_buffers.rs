@@ -125,7 +125,8 @@ impl<G: GrantMechanism> Netback<G> {
         }
         let completed =
             include_bare_header(frame, &mut parts).and_then(|()| self.complete(frame, &parts));
-        // The header was written while the guest could not take its pages back.
+        // The uses end only here, so the guest could not take its pages back while the header was
+        // written.
         for gref in grefs {
             self.grants.hold_end(gref);
         }
@@ -146,9 +147,9 @@ impl<G: GrantMechanism> Netback<G> {
         }
     }
 
-    /// Like [`Netback::deliver`], for a batch of frames that each lie whole, without offloads, at
-    /// the start of one lent buffer: of `(buffer, bytes, is_valid)`, where `is_valid` says whether
-    /// the transport checksum is verified.
+    /// Like [`Netback::deliver`], for a batch of frames without offloads, each of which lies
+    /// completely at the start of one lent buffer. `frames` yields `(buffer, bytes, is_valid)` for
+    /// each, where `is_valid` states whether the transport checksum is verified.
     pub fn deliver_small(
         &mut self,
         frames: impl Iterator<Item = (BufferId, usize, bool)>,

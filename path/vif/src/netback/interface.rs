@@ -157,8 +157,8 @@ impl<G: GrantMechanism> Netback<G> {
         (is_needed && self.events.notify()).then_some(rings)
     }
 
-    /// Returns whether the guest has fewer posted receive buffers, in the ring and lent to a
-    /// device, than used ones without a notification.
+    /// Returns whether the guest's posted receive buffers, in the ring and lent to a device, are
+    /// fewer than the buffers that were used since the last notification.
     #[must_use]
     pub fn is_short(&mut self) -> bool {
         let lent = self.outstanding.count as u32;

@@ -243,8 +243,8 @@ impl<G: GrantMechanism> Netback<G> {
             None => None,
         };
         put_merged_header(frame)?;
-        // The requests after the first one also belong to the frame. They hold its other parts, and
-        // include the skipped request.
+        // The requests after the first one also belong to the frame: those of its other parts, and
+        // the skipped request.
         let mut places = self.zero_copy.list.iter_mut().skip(first.0 as usize);
         let mut whole = frame.len() as u32;
         let mut writer = RxResponseWriter::new(frame, &self.negotiated, extra, completions.len());

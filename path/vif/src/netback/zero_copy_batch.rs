@@ -33,9 +33,9 @@ pub(super) struct PostedRequest {
 /// Owner of a posted buffer, or its pending response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostState {
-    /// In the ring.
+    /// The buffer's request is in the ring, and the buffer is not in use.
     Free,
-    /// With the device, or part of a frame.
+    /// The device owns the buffer, or the buffer is part of a frame.
     Out,
     /// To be answered with an error, for this reason.
     Failed(VifDrop),

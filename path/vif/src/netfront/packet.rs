@@ -15,7 +15,7 @@ pub(super) struct PacketBuilder<'a> {
     /// Number of extra infos, which start at slot 1.
     pub(super) extras: u32,
     pub(super) verdict: Option<VifDrop>,
-    /// Whether this is no packet, but a buffer returned unused.
+    /// Whether this is a buffer that was returned unused, not a packet.
     pub(super) unused: bool,
 }
 

@@ -4,9 +4,9 @@
 //! The two pools may swap memory: a receive buffer that is posted gets the memory of the transmit
 //! buffer that returned last, which the driver domain has just read and will write. The guest next
 //! writes and sends the memory that it has just read. If frames pass in one direction only,
-//! received memory rests in the transmit pool for as long as possible, and leaves the guest's
-//! caches if the pool is larger than they are. Otherwise each side would write lines that are in
-//! the caches of the other side's core.
+//! received memory remains in the transmit pool for as long as possible. If the pool is larger than
+//! the guest's caches, the caches evict this memory meanwhile. Otherwise each side would write
+//! lines that are in the caches of the other side's core.
 
 use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
@@ -33,13 +33,13 @@ pub(super) fn rx_index(id: BufferId) -> Option<usize> {
 /// Owner of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BufferState {
-    /// In the pool.
+    /// The buffer is in the pool.
     Free,
-    /// With a device or a frame.
+    /// A device or a frame has the buffer.
     Out,
-    /// With the peer.
+    /// The peer has the buffer.
     InFlight,
-    /// Its page is not granted.
+    /// The buffer's page is not granted.
     Away,
 }
 
@@ -102,11 +102,11 @@ pub(super) struct RequestLocation {
 /// Order in which free buffers are taken, unless they were swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReuseOrder {
-    /// The one that was returned last. Few receive buffers are free, and with elastic pages the
-    /// others stay unused until their pages leave.
+    /// The buffer that was returned last is taken first. Few receive buffers are free. With elastic
+    /// pages the others stay unused until the pool gives up their pages.
     NewestFirst,
-    /// The one that has been free for longest. A buffer that the driver domain has just read is
-    /// slow to write, because its lines are in the caches of another core.
+    /// The buffer that has been free for longest is taken first. A buffer that the driver domain
+    /// has just read is slow to write, because its lines are in the caches of another core.
     OldestFirst,
 }
 
@@ -279,7 +279,7 @@ impl TxPool {
     }
 
     /// Swaps the memory of these receive buffers, which are out, with that of small buffers that
-    /// are free. Makes these the next ones that are taken.
+    /// are free. Makes these buffers the next to be taken.
     pub(super) fn swap(&mut self, receive: &mut FreeBuffers, buffers: impl Iterator<Item = usize>) {
         let newest_first = self.small.free.iter().rev();
         let mut swapped = 0;
@@ -302,7 +302,7 @@ impl TxPool {
         self.small.free.rotate_right(swapped);
     }
 
-    /// Returns the number of buffers, which is also the first id that names no buffer.
+    /// Returns the number of buffers. The ids of buffers are below this number.
     pub(super) fn len(&self) -> usize {
         self.small.len() + self.large.len()
     }

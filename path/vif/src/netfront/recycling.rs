@@ -109,7 +109,8 @@ impl Netfront {
             .zip(&left)
             .filter_map(|((page, _), left)| left.then_some(*page))
             .collect();
-        // `surplus` has zeroed the counts of all candidates; this marks those that left.
+        // `surplus` has set the counts of all candidates to zero; this loop marks the pages that
+        // the granter has removed.
         for &page in &gone {
             if let Some(count) = pages.counts.get_mut(page as usize) {
                 *count = u8::MAX;

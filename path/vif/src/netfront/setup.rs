@@ -30,7 +30,7 @@ pub struct Setup {
     pub mac: [u8; 6],
     /// Upper bound of the features to negotiate.
     pub features: Features,
-    /// Number of slots ahead whose headers are prefetched.
+    /// Distance in slots at which headers are prefetched.
     pub prefetch: u32,
     /// Number of whole free pages of receive buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,

@@ -120,7 +120,7 @@ impl Netfront {
     }
 
     /// Swaps the memory of received buffers.
-    // Kept out of its caller, whose loops it would slow down.
+    // If the compiler inlined this function, the caller's loops would become slower.
     #[inline(never)]
     fn swap_memory(&mut self, pieces: &[Piece]) {
         let received = pieces.iter().filter_map(|piece| rx_index(piece.buffer));

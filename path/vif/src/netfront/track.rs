@@ -2,12 +2,12 @@
 //! number of requests that use each.
 //!
 //! The table is set-associative: a page's number selects a set of [`SET`] entries, which share a
-//! cache line. Neighbouring pages get neighbouring entries where possible, because the driver
-//! domain can then map them together, and the number of mappings is limited. An entry holds a
-//! page's number and a count. Reusing a granted page costs nothing. A new page takes the first free
-//! entry of its set, or else the first whose count is 0, after the grant of the page there has been
-//! revoked. The entry's index selects its grant reference, so the driver domain has one slot per
-//! entry, whatever its page.
+//! cache line. Adjacent pages get adjacent entries where possible, because the driver domain can
+//! then map them together, and the number of mappings is limited. An entry holds a page's number
+//! and a count. Reusing a granted page costs nothing. A new page takes the first free entry of its
+//! set, or else the first whose count is 0, after the grant of the page there has been revoked. The
+//! entry's index selects its grant reference, so the driver domain has one slot per entry, whatever
+//! its page.
 
 use super::table::GrantError;
 use abi::GrantRef;

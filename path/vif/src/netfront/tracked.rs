@@ -18,8 +18,8 @@ pub struct ExternalPages {
     pub first_frame: u32,
     /// First entry for these pages, if the granter chooses entries.
     pub first_entry: u32,
-    /// Maximum number of pages granted at once. [`ExternalPages::entries`] returns the required
-    /// table size.
+    /// Maximum number of simultaneously granted pages. [`ExternalPages::entries`] returns the
+    /// required table size.
     pub entries: u32,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct TrackedPages {
     pub(super) table: TrackTable,
     /// First request id; lower ids are the pool's buffers.
     base: u16,
-    /// By id minus `base`: the entry that a request in flight uses.
+    /// Entry that each request in flight uses, by the request's id minus `base`.
     in_flight: Vec<Option<u16>>,
     free: Vec<u16>,
 }

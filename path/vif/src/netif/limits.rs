@@ -26,7 +26,7 @@ pub mod rxf {
     pub const GSO_TCPV4: u16 = 1 << 8;
     /// TCP over IPv6 to be segmented; the id is the segment size.
     pub const GSO_TCPV6: u16 = 1 << 9;
-    /// Either of them.
+    /// Both of these flags, as a mask.
     pub const GSO: u16 = GSO_TCPV4 | GSO_TCPV6;
 }
 

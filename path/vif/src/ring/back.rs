@@ -75,7 +75,8 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
 impl<const REQ: usize, const RSP: usize> Back<GrantedRingPages, REQ, RSP> {
     /// Takes over a ring whose backend died (RING-16): continues behind that backend's published
     /// responses, and restores the following requests, some of which it may have overwritten. From
-    /// now on, records taken requests in `journal`. Must precede any other call.
+    /// now on, records taken requests in `journal`. The caller must call this before any other
+    /// function of the ring.
     pub fn resume(&mut self, journal: Journal) {
         self.words.keep_journal(journal);
         let [published, made] = [RingIndex::RspProd, RingIndex::ReqProd]
@@ -112,7 +113,7 @@ pub struct RingWatch {
 }
 
 impl RingWatch {
-    /// A watch of no ring, which is never idle.
+    /// A watch without a ring. [`RingWatch::is_idle`] always returns false for it.
     pub const NONE: Self = Self {
         word: Span::EMPTY,
         idle: 0,

@@ -13,8 +13,8 @@ pub struct Overrun;
 
 /// Reader of slots of `N` words.
 ///
-/// Slots are copied out in bursts: a faultable access is opaque to the compiler's register
-/// allocation, so each one covers many slots. Each slot is read once, except when the reader steps
+/// Slots are copied out in bursts: the compiler cannot allocate registers across an access that may
+/// fault, so each access covers many slots. Each slot is read once, except when the reader steps
 /// back.
 #[derive(Debug)]
 pub(super) struct Consumer<const N: usize> {

@@ -139,8 +139,8 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
         Ok(self.peek(ahead))
     }
 
-    /// Consumes the next `count` slots, or all ready ones if these are fewer. The back owes each
-    /// consumed request a response.
+    /// Consumes the next `count` slots, or all ready ones if these are fewer. The back must answer
+    /// each consumed request.
     #[inline]
     pub fn consume(&mut self, count: u32) {
         self.peer.consume(count);

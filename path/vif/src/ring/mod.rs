@@ -34,8 +34,7 @@
 //! OWNERSHIP. A slot belongs to the front until `req_prod` has passed it, then to the back until
 //! `rsp_prod` has passed it, then to the front again. The pages belong to the front's domain, and
 //! either side may write anything anywhere at any time. So a handle ([`Front`], [`Back`]) keeps its
-//! indices and masks in private memory, and copies slots out of shared memory, [a burst](BURST) at
-//! once.
+//! indices and masks in private memory, and copies slots out of shared memory in [bursts](BURST).
 //!
 //! Clauses: `specs/ring.md`.
 

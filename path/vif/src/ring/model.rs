@@ -339,9 +339,9 @@ fn scribble(channel: &Channel) {
 }
 
 /// XSA-332, XSA-343 at the driver's end. A hostile guest publishes, takes requests back and
-/// overruns the ring while it scribbles over the channel. The driver takes no more than the ring
-/// holds, answers only taken requests, rings at most once per turn, and loses no wake-up from an
-/// honest guest.
+/// overruns the ring while it writes arbitrary values into the channel. The driver takes no more
+/// than the ring holds, answers only taken requests, rings at most once per turn, and loses no
+/// wake-up from an honest guest.
 #[test]
 fn attack_10_12_a_hostile_front_beside_an_honest_one() {
     model(|format| {
@@ -384,8 +384,8 @@ fn attack_10_12_a_hostile_front_beside_an_honest_one() {
 }
 
 /// XSA-391 at the guest's end. A hostile driver answers requests that were never made, and takes
-/// responses back, while it scribbles over the channel. The guest takes no more responses than it
-/// has made requests, and rings at most once per batch.
+/// responses back, while it writes arbitrary values into the channel. The guest takes no more
+/// responses than it has made requests, and rings at most once per batch.
 #[test]
 fn attack_11_a_hostile_back() {
     model(|format| {

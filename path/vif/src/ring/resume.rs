@@ -216,7 +216,8 @@ fn ring_15_journal_restores_overwritten_requests() {
 #[test]
 fn ring_16_an_older_request_of_the_slot_is_none() {
     let mut machine = Machine::new(0, true);
-    // Three times around the ring, so that every slot was recorded before with another index.
+    // The ring wraps three times, so that the journal has recorded every slot before with another
+    // index.
     for _ in 0..3 {
         machine.step(Op::Request(slots(0))).unwrap();
         machine.finish().unwrap();

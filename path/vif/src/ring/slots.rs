@@ -1,7 +1,8 @@
 //! Positions of slots, and writing of slots.
 //!
-//! Slots are written directly into the pages. A copy gathered in private memory first would be read
-//! before its stores retire, and wait for all earlier stores.
+//! Slots are written directly into the pages. If a slot was first assembled in private memory, the
+//! processor would read it before the stores to it retire, and the read would wait for all earlier
+//! stores.
 
 use super::format::{self, SLOTS_PER_PAGE, SlotLayout, fits};
 use super::words::RingMemory;

@@ -424,7 +424,7 @@ fn deliver_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source:
     back.publish();
 }
 
-/// Acts as a device that writes frames to the guest's posted buffers and merges neighbours.
+/// Acts as a device that writes frames to the guest's posted buffers and merges adjacent frames.
 fn post(back: &mut Netback<FakeGrants>, input: &mut Input<'_>) {
     const BYTES: usize = 100;
     back.expect_merged(input.byte() & 1 != 0);

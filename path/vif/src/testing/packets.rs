@@ -4,8 +4,8 @@ use super::memory::TestMemory;
 use nic::{BufferId, Frame, Piece};
 use shmem::Span;
 
-/// Returns `len` bytes that start like an Ethernet frame of an unknown type. The other bytes differ
-/// between packets with different `seed`, and from their neighbours.
+/// Returns `len` bytes that start like an Ethernet frame of an unknown type. The other bytes depend
+/// on `seed` and on their positions.
 #[must_use]
 pub fn packet(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len as u64)

@@ -140,7 +140,7 @@ impl Rig {
         let layout = Layout::new(sizes);
         let (outside_pages, entries) = outside.unwrap_or_default();
         let table_pages = ((layout.grants() + entries) as usize * 8 + 8).div_ceil(PAGE);
-        // Exchanged pages lie behind all others. The slot of the first one is not 0.
+        // Exchanged pages follow all other pages. The first exchanged page has a slot other than 0.
         let flips = back.features.has(Features::RX_FLIP);
         let exchanged = layout.frames() + table_pages as u32;
         let flipped = if flips { layout.sizes().rx_pages } else { 0 };

@@ -134,8 +134,9 @@ mod rxpkt2gnttab {
                 .iter()
                 .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
                 .collect();
-            // First buffer: the header, then payload. Second: up to the end of the piece, then
-            // beyond it. Third: the rest.
+            // The copies to the first buffer are the header and the first payload. The copies to
+            // the second buffer are the rest of the first piece and the start of the next piece.
+            // The third buffer gets the rest.
             assert_eq!(
                 copies,
                 [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
@@ -234,7 +235,7 @@ mod rxpkt2rsp {
     }
 
     /// The second of three buffers is not writable: all parts of that packet report the error, and
-    /// no part of its neighbours does.
+    /// no part of the other packets does.
     #[test]
     fn copyerror() {
         over_each_format(|| {

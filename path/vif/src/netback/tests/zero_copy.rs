@@ -255,7 +255,7 @@ mod merged {
     const HEADERS: usize = 54;
     const SLOTS: u32 = 18;
 
-    /// A guest with 64 buffers; if `meta`, responses carry segment sizes.
+    /// Returns a rig whose guest has 64 buffers; with `meta`, responses carry segment sizes.
     fn rig(meta: bool) -> Rig {
         let features = match meta {
             true => Features::ALL.with(Features::RX_META),

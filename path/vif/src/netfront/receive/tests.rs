@@ -38,7 +38,7 @@ fn receive(rig: &mut Rig, bytes: &[u8]) {
     assert_eq!(rig.receive(64), [bytes]);
 }
 
-/// Returns the frames of which a grant permits writing.
+/// Returns the frames that the driver domain may write according to the grants.
 fn writable(rig: &Rig) -> Vec<u32> {
     let table = rig.table_span();
     let entries = (0..table.len() / 8).filter_map(|n| table.load_u64(n * 8).ok());
