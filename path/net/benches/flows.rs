@@ -1,10 +1,10 @@
 //! Cost of stateful rules: cycles of the time stamp counter per packet that the bridge forwards,
-//! with 4096 flows of which each batch has 64. `cargo bench -p net --bench flows` prints one table.
-//! The rows `full` are of the slow path with a table of the default size, full of as many of these
-//! flows as it can hold.
+//! with 4096 flows. Each batch has packets of 64 flows. `cargo bench -p net --bench flows` prints
+//! one table. The rows `full` show the slow path with a table of the default size that holds as
+//! many of these flows as fit.
 //!
-//! All columns take turns within each round, so the machine's load disturbs them alike. The result
-//! of a round is the cost of its fastest quarter of batches. A figure is the median of these
+//! All columns take turns within each round, so the machine's load affects all of them equally. The
+//! result of a round is the cost of its fastest quarter of batches. A figure is the median of these
 //! results. The cost of state is the median of the differences from the stateless column of the
 //! same round.
 

@@ -1,4 +1,5 @@
-//! Packets and the bridge: pure code, with time passed in.
+//! Packets and the bridge. The code has no side effects outside its arguments, and the caller
+//! passes the time.
 //!
 //! | module | job |
 //! |---|---|

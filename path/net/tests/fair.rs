@@ -41,7 +41,7 @@ fn they_take_turns_with_their_quanta() {
     assert_eq!(fair.next(0), serve(0, 4000));
     fair.served(0, 0, false);
     assert_eq!(fair.next(0), Turn::Idle);
-    // A vif that left the queue has lost its savings.
+    // A vif that has left the queue loses its unused bytes.
     fair.activate(0);
     assert_eq!(fair.next(0), serve(0, 2000));
 }
@@ -95,7 +95,7 @@ fn a_rate_limit_delays_only_its_vif() {
     fair.activate(1);
     assert_eq!(fair.next(0), serve(1, 500));
     fair.served(1, 600, true);
-    // The earlier of the two times.
+    // The result is the earlier of the two times.
     assert_eq!(fair.next(0), Turn::Wait(Some(101 * US_NS)));
     assert_eq!(fair.next(300 * US_NS), serve(0, 100));
     fair.served(0, 100, true);

@@ -120,8 +120,8 @@ fn only_replies_pass_a_stateful_firewall() {
     );
 }
 
-/// BR-25: rules apply in their order: an earlier one opens a port, and one for established flows
-/// closes them.
+/// BR-25: the first matching rule decides: a rule opens a port although a later rule denies new
+/// flows, and a deny rule for established flows blocks them.
 #[test]
 fn rules_match_states_in_their_order() {
     let from = |bits| Rule {
@@ -344,7 +344,7 @@ fn forged_errors_and_resets_end_nothing() {
     }
 }
 
-/// Rules of every kind of decision about established flows.
+/// Generates rules with and without each flow state, direction and protocol.
 fn any_rule() -> impl Strategy<Value = Rule> {
     let state = prop::sample::select(vec![
         None,
@@ -363,7 +363,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Generates packets between A and B: whether from B; TCP's flags; seconds before it.
+/// Generates packets between A and B: whether B sends the packet, its flags if it is TCP, and the
+/// seconds that pass before it.
 fn any_packet() -> impl Strategy<Value = (bool, Option<u8>, u64)> {
     let tcp = [
         flags::SYN,

@@ -237,7 +237,7 @@ fn each_sender_has_a_rate_limit() {
     assert_eq!((errors.sent, errors.limited), (22, 278));
 }
 
-/// Returns mutilated packets, which must never cause a read beyond their end.
+/// Returns damaged packets, which must never cause a read beyond their end.
 fn mutilated() -> impl Strategy<Value = Vec<u8>> {
     let place = (any::<prop::sample::Index>(), any::<u8>());
     let places = prop::collection::vec(place, 0..8);

@@ -58,7 +58,7 @@ impl CompiledRule {
         self.tested.intersects(properties.into())
     }
 
-    /// Returns whether the rule decides about a frame with these fields that lacks the properties
+    /// Returns whether the rule matches a frame with these fields that lacks the properties
     /// `missing`. A hidden property counts against the frame.
     #[inline]
     pub(super) fn decides(&self, frame: &Inspected, missing: Missing) -> bool {

@@ -63,8 +63,8 @@ impl Bridge {
         }
     }
 
-    /// Returns whether [`Bridge::forward_small`] decides about frames from a port: it has no guard,
-    /// and no port has rules.
+    /// Returns whether [`Bridge::forward_small`] can return the verdicts on frames from a port: it
+    /// has no guard, and no port has rules.
     #[must_use]
     #[inline]
     pub fn ignores_packets(&self, in_port: usize) -> bool {
@@ -85,7 +85,7 @@ impl Bridge {
         let Some((state, mut arrivals)) = self.arrivals(in_port, now_ns) else {
             return;
         };
-        // A verdict depends on nothing else, unless the port has a rate.
+        // The verdict on a small frame depends only on its addresses, unless the port has a rate.
         let mut last: Option<(&[u8; ADDRESSES], usize)> = None;
         for frame in frames {
             let addresses = frame.head().first_chunk::<ADDRESSES>();

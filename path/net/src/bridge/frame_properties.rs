@@ -81,8 +81,8 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Returns the directions and states that a frame misses. Without a flow table its state is
-    /// hidden. A frame that belongs to no flow and cannot begin one is perhaps new.
+    /// Returns the directions and states that a frame does not have. Without a flow table its state
+    /// is hidden. A frame that belongs to no flow and cannot begin one is perhaps new.
     #[inline]
     pub(super) fn of(direction: Direction, classification: Option<Classification>) -> Self {
         let other = match direction {

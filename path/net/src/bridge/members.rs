@@ -286,8 +286,8 @@ impl Bridge {
             .flat_map(PortFirewall::counts)
     }
 
-    /// Returns the rule that denies a frame from `in_port`, if any, as its port and its index
-    /// there. Counts nothing.
+    /// If a rule denies a frame from `in_port`, returns the rule's port and the rule's index at
+    /// this port. Counts nothing.
     #[must_use]
     pub fn denied_by(&self, header: &[u8], in_port: usize, now_ns: u64) -> Option<(usize, usize)> {
         let mut filtered = Filtered::new(header, 0);

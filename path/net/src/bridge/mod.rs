@@ -19,7 +19,7 @@
 //! | `ethernet` | addresses in words |
 //!
 //! A port is a *NIC port*, behind which stations are learned, or a *guest port*, whose MACs are
-//! bound by configuration and enforced. Time is passed in, and every table is bounded.
+//! bound by configuration and enforced. The caller passes the time, and every table is bounded.
 
 mod addresses;
 mod compiled_rule;

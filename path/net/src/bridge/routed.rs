@@ -29,7 +29,7 @@ impl Bridge {
 
     /// Puts the egress port of each of these frames, which arrived at one port, into `ports`.
     /// Returns false if one of them has no single egress port, or must be learned, counted or
-    /// inspected; [`Bridge::forward_batch`] then decides about all of them.
+    /// inspected; [`Bridge::forward_batch`] then returns the verdicts on all of them.
     #[must_use]
     pub fn routes(
         &mut self,

@@ -61,7 +61,7 @@ enum EstablishedDecision {
     /// No rule applies to them.
     #[default]
     NoRule,
-    /// This rule decides about all of them.
+    /// This rule decides on all of them.
     Rule(usize),
     /// The decision depends on their headers.
     Depends,
@@ -95,7 +95,7 @@ impl DirectionSummary {
     }
 }
 
-/// Number of frames about which a rule has decided.
+/// Number of frames that a rule has allowed or denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Frames; an aggregate counts once.
@@ -125,7 +125,7 @@ impl PortFirewall {
             .map(|direction| DirectionSummary::of(&self.rules, direction));
     }
 
-    /// Returns the first rule that decides about a frame, and whether it allows the frame.
+    /// Returns the first rule that matches a frame, and whether the rule allows the frame.
     pub(super) fn find(
         &self,
         direction: Direction,

@@ -87,7 +87,7 @@ pub(super) struct ForwardingTable {
     /// Slots filled by learning, including expired ones.
     learned: usize,
     bound: usize,
-    /// Time before which the whole table is not swept again.
+    /// Earliest time of the next sweep of the whole table.
     next_sweep_ns: u64,
 }
 
@@ -217,7 +217,7 @@ impl ForwardingTable {
     }
 
     /// Moves every slot that `keep` selects into a table of `size` slots. Inserts bound stations
-    /// first, and grows the table until all of them fit; drops learned stations without room.
+    /// first, and grows the table until all of them fit; drops learned stations that do not fit.
     fn rebuild(&mut self, size: usize, keep: impl Fn(&Slot) -> bool) {
         let filled = |slot: &&Slot| slot.is_filled() && keep(slot);
         let (bound, learned): (Vec<Slot>, Vec<Slot>) = self

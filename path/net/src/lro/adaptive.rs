@@ -34,7 +34,7 @@ struct GapStats {
     gap_ns: u64,
     /// Waits without a segment; a successful wait halves it.
     misses: u8,
-    /// Waits still to skip.
+    /// Number of waits that the engine still skips.
     skip: u8,
 }
 
@@ -109,7 +109,7 @@ impl History {
         };
         let gap = now_ns.saturating_sub(flow.last_ns);
         flow.last_ns = now_ns;
-        // Only the number of pauses matters, which `misses` counts, not their length.
+        // For pauses only their number matters, not their length; `misses` counts them.
         if gap == 0 || gap > bound_ns {
             return;
         }

@@ -47,7 +47,7 @@ pub struct Lro {
     pub(super) history: History,
     /// The slot of the last packet, or [`NO_SLOT`]: the next one is often of the same flow.
     pub(super) recent: u32,
-    /// Slots about which the end of the poll decides.
+    /// Slots whose aggregates are held or flushed at the end of the poll.
     pub(super) touched: Vec<u32>,
     /// Scratch list of due slots.
     pub(super) due: Vec<u32>,

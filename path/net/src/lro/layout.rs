@@ -30,8 +30,8 @@ impl SnapshotLayout {
         self.payload_at.into()
     }
 
-    /// Returns the layout of a TCP packet without tags, IP options or extension headers. Leaves the
-    /// payload's position open. Returns `None` if the EtherType is not IPv4 or IPv6.
+    /// Returns the layout of a TCP packet without tags, IP options or extension headers. Does not
+    /// determine the payload's position. Returns `None` if the EtherType is not IPv4 or IPv6.
     #[inline]
     pub(super) fn usual(frame: &Frame) -> Option<Self> {
         let bytes = frame.snapshot_array();

@@ -14,10 +14,10 @@
 //! | `table`, `lists`, `timer_wheel` | aggregates by flow, by age, by due time |
 //! | [`counters`], [`latency`], [`reason`] | counts, waiting times, flush reasons |
 //!
-//! The engine is pure: frames in, frames out, time passed in. It moves no payload. An aggregate is
-//! an ordinary [`nic::Frame`] whose pieces are all its buffers, with its header rewritten, its
-//! checksum blank, and [`nic::Gso`]; recycling it frees all its buffers. Work per packet is bounded
-//! for all inputs. The clauses LR-… are in `specs/lro.md`.
+//! The engine is pure: it takes frames and the time, and returns frames. It moves no payload. An
+//! aggregate is an ordinary [`nic::Frame`] whose pieces are all its buffers, with its header
+//! rewritten, its checksum blank, and [`nic::Gso`]; recycling it frees all its buffers. Work per
+//! packet is bounded for all inputs. The clauses LR-… are in `specs/lro.md`.
 
 pub mod counters;
 pub mod latency;

@@ -18,8 +18,8 @@ impl Lro {
         self.flush_due(now_ns, false, out);
     }
 
-    /// Flushes the oldest aggregates until at least `buffers` buffers are free of them. For a pool
-    /// that runs low.
+    /// Flushes the oldest aggregates until held aggregates occupy at least `buffers` buffers less
+    /// than before. The caller does this when a pool runs low.
     pub fn flush_oldest(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
         let goal = self.held().saturating_sub(buffers);
         while self.held() > goal
@@ -29,7 +29,7 @@ impl Lro {
         }
     }
 
-    /// Flushes everything. For an interface that closes.
+    /// Flushes everything. The caller does this when an interface closes.
     pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         self.flush_all(Reason::Drain, now_ns, out);
     }
@@ -95,7 +95,7 @@ impl Lro {
         self.touched.clear();
     }
 
-    /// Decides about every aggregate that received segments in this poll.
+    /// Holds or flushes every aggregate that received segments in this poll.
     fn hold(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         let touched = std::mem::take(&mut self.touched);
         for &slot in &touched {
@@ -129,7 +129,7 @@ impl Lro {
     }
 
     /// Flushes the due aggregates. At the end of a poll (`polled`) it skips those that grew in the
-    /// poll: [`Lro::hold`] decides about them.
+    /// poll: [`Lro::hold`] holds or flushes them.
     fn flush_due(&mut self, now_ns: u64, polled: bool, out: &mut Vec<Frame>) {
         let adaptive = self.settings.flush == Flush::Adaptive;
         let mut due = std::mem::take(&mut self.due);

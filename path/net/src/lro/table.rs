@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn removed_flow_is_not_found() {
         let mut table = FlowTable::new(16);
-        // All in one bucket, with two tags.
+        // All flows belong to one bucket, and have one of two tags.
         let hash = |n: u64| (n % 2) << 57;
         for slot in 0..WAYS as u32 {
             assert!(table.has_room(hash(slot.into())));

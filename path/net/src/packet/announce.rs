@@ -22,7 +22,7 @@ pub fn announcement(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Returns the frame by which switches learn where a station is whose addresses are unknown.
+/// Returns a frame from which switches learn the location of a station with unknown IP addresses.
 #[must_use]
 pub fn reverse_request(mac: Mac) -> Vec<u8> {
     // Ethernet and IPv4, their address lengths, and a request for the address of a MAC.

@@ -25,7 +25,7 @@ const HOP_LIMIT: u8 = 64;
 /// Precedence *internetwork control* (RFC 1812, 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
-/// Generator of errors to the senders behind one port, up to 100 per second and 20 at once.
+/// Generator of errors to the senders behind one port, up to 100 per second with a burst of 20.
 #[derive(Clone, Debug)]
 pub struct TooBig {
     bucket: TokenBucket,
@@ -87,7 +87,7 @@ pub fn too_big(frame: &Frame, mtu: usize, routers: &[IpAddr]) -> Option<Vec<u8>>
         Network::Ipv6(ip) => ipv6(frame, packet.network_at, &ip, mtu, routers),
         Network::Arp(_) | Network::Other => None,
     }?;
-    // In the reverse direction: MACs swapped, with the same tags.
+    // The error travels in the reverse direction, so its MACs are swapped; its tags are the same.
     let (Mac(to), Mac(from)) = (packet.source, packet.destination);
     let kind = frame.header().get(12..packet.network_at)?;
     Some([&to[..], &from, kind, &answer].concat())

@@ -71,7 +71,8 @@ impl Codel {
             if !stands {
                 return false;
             }
-            // A queue that stood recently resumes near the rate that controlled it.
+            // If the queue was in the dropping state recently, it resumes with the signal rate that
+            // was sufficient then.
             let recent =
                 now_ns.saturating_sub(self.next_ns) < params.interval_ns.saturating_mul(16);
             let before = self.count.saturating_sub(self.first_count);
@@ -105,8 +106,8 @@ impl Codel {
         now_ns >= *self.first_above_ns.get_or_insert(until_ns)
     }
 
-    /// Returns the time of the next signal after `ns` by the control law: the longer the queue
-    /// stands, the closer the signals.
+    /// Returns the time of the next signal after `ns` by the control law: the longer the queue has
+    /// been standing, the shorter the interval between signals.
     fn after(&self, params: Params, ns: u64) -> u64 {
         let step = params.interval_ns as f64 / f64::from(self.count.max(1)).sqrt();
         ns.saturating_add(step as u64)
@@ -130,7 +131,8 @@ mod tests {
     #[test]
     fn eq_4_standing_queue_is_signalled_faster() {
         let times = signalled(|_| 6, 500);
-        // The first after 100 ms above the target, further ones 100 / sqrt(n) ms apart.
+        // The first signal occurs when the delay has been above the target for 100 ms. The interval
+        // before each further signal is 100 / sqrt(n) ms.
         assert_eq!(times, [100, 200, 271, 329, 379, 424, 464]);
     }
 

@@ -3,10 +3,10 @@
 //!
 //! Senders share the queue by deficit round robin. The flows of each sender also share its turns by
 //! deficit round robin, and new flows precede others. A sender that begins many flows gains
-//! nothing. [`codel`] signals each flow whose queue stands, by an ECN mark if the packet is
+//! nothing. [`codel`] signals each flow with a standing queue, by an ECN mark if the packet is
 //! ECN-capable, otherwise by a drop. The queue has no clock and no memory limit: the caller passes
-//! the time in, limits what it pushes, and drops from the [longest
-//! flow](FairQueue::drop_from_longest) to make room.
+//! the time, limits what it pushes, and drops from the [longest flow](FairQueue::drop_from_longest)
+//! to make room.
 //!
 //! Every pushed packet leaves the queue once: by [`FairQueue::pop`], or through the `lost` callback
 //! with its [`Cause`].
@@ -30,7 +30,7 @@ abi::named_enum! {
     pub enum Cause: u8 {
         /// The queue towards the guest has no room.
         Full = "queue_full",
-        /// CoDel: the queue towards the guest stands.
+        /// CoDel: packets have waited too long in the queue towards the guest.
         Codel = "queue_codel",
         /// It waited for 0.5 s in the queue towards the guest.
         Late = "queue_late",

@@ -58,7 +58,7 @@ impl<P: QueuedPacket> Senders<P> {
         place - 1
     }
 
-    /// Removes the state of all senders without packets if these are many.
+    /// If more than [`IDLE_SENDERS`] senders without packets have state, removes their state.
     pub(super) fn trim(&mut self) {
         if self.queues.len() - self.active > IDLE_SENDERS {
             self.remove_idle();

@@ -215,7 +215,7 @@ fn state_of_idle_senders_is_removed() {
         queue.pop().unwrap();
     }
     assert!(most <= idle + 2, "{most}");
-    // One packet keeps the queue from being empty, and those of all others expire.
+    // The packets of all senders except the last expire.
     for sender in 0..500 {
         queue.push(sent(0, 0, 1), (sender, 0), sender as u64);
     }

@@ -24,7 +24,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Lists the member `number`, which has a packet, unless it is listed.
+    /// Adds the member `number`, which has a packet, to the list of new members, unless a list
+    /// contains it.
     pub(super) fn begin(&mut self, number: usize) {
         if self.members.len() <= number {
             self.members.resize(number + 1, Member::default());
@@ -40,8 +41,8 @@ impl Turns {
         }
     }
 
-    /// Returns the member that sends next. Members without packets leave the lists once they have
-    /// paid their debts: otherwise a member with one long packet at a time would always be new.
+    /// Returns the member that sends next. A member without packets leaves the lists only when its
+    /// deficit is positive; otherwise a member with one long packet at a time would always be new.
     pub(super) fn next(&mut self, mut has_packets: impl FnMut(usize) -> bool) -> Option<usize> {
         loop {
             let is_new = !self.new.is_empty();
@@ -52,7 +53,7 @@ impl Turns {
             let Some(member) = self.members.get_mut(number) else {
                 continue;
             };
-            // If no other member is waiting, its debt does not matter.
+            // If no other member is waiting, a negative deficit does not matter.
             if member.deficit <= 0 && !is_alone {
                 member.deficit += QUANTUM;
                 self.old.push_back(number);

@@ -69,7 +69,7 @@ fn guests_cannot_disguise_frames() {
     let mut verdict = |bytes: &[u8], port| go(&mut bridge, bytes, port, 1000 * S);
     let obscure = dropped(DropReason::Obscure);
     let good = arp_from(MAC_A, MAC_A, [10, 0, 0, 10]);
-    // Truncated; another form of ARP.
+    // The frames are truncated, or have another form of ARP.
     for len in 14..42 {
         assert_eq!(verdict(&good[..len], A), obscure);
     }

@@ -272,7 +272,7 @@ fn fast_path_takes_only_plain_batches() {
 
 proptest! {
     /// BR-27: small frames from a port without a guard get the verdicts of full ones, and are
-    /// counted, limited and learned alike.
+    /// counted, limited and learned in the same way.
     #[test]
     fn small_frames_get_the_same_verdicts(
         batches in vec(

@@ -159,7 +159,7 @@ fn neighbour_discovery_that_cannot_be_read() {
         build
     };
     assert_eq!(verdict(&fragment(0, message.clone())), obscure);
-    // A fragmented ping is no neighbour discovery, nor are its later fragments.
+    // The bridge forwards fragments of a ping, because they are not neighbour discovery.
     assert_eq!(verdict(&fragment(0, vec![128; 32])), Verdict::Unicast(B));
     assert_eq!(verdict(&fragment(1, message)), Verdict::Unicast(B));
 }

@@ -144,7 +144,7 @@ fn only_dhcp_servers_send_to_clients() {
             assert_eq!(go(&mut server, &bytes, A, 0), passes, "{shape:?}");
         }
     }
-    // Payload of a later fragment is no port.
+    // The payload of a later fragment does not contain ports.
     let mut later = udp(v4, [67, 68]).bytes();
     later[21] = 1;
     assert_eq!(go(&mut host, &later, A, 0), Verdict::Unicast(B));

@@ -126,7 +126,8 @@ fn a_full_table_refuses_new_flows() {
     );
 }
 
-/// A connection that is idle for longer than a reset one lives continues after a forged RST.
+/// A forged RST does not end a connection, even if the connection has been idle for longer than the
+/// timeout of a reset connection.
 #[test]
 fn a_forged_rst_ends_no_idle_connection() {
     let mut table = table(64);
@@ -161,7 +162,8 @@ fn a_forged_rst_ends_no_connection() {
             now,
         );
         assert_eq!(phase(&table, now), FlowPhase::Reset);
-        // The station in whose name the RST was forged had sent this segment before.
+        // The station whose address is the source of the forged RST sent this segment before the
+        // RST.
         assert_eq!(
             go(&mut table, Direction::Out, &direction(Direction::Out), now),
             ESTABLISHED

@@ -174,7 +174,7 @@ impl Talk {
         let inner = self.packet(back, about, &inner, None);
         let kind = if self.v6 { 1 } else { 3 };
         let bytes = [&[kind, 1, 0, 0, 0, 0, 0, 0], &inner[..]].concat();
-        // An error from outside is sent by a router.
+        // A router sends each error from outside.
         let other = if direction == Direction::Out {
             200
         } else {

@@ -1,4 +1,4 @@
-//! The begin, the packets and the end of flows, by protocol.
+//! The beginning, the packets and the end of flows, by protocol.
 
 use super::packets::{ACK, CONVERSATION, FIN, Part, RST, SYN, Talk};
 use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, classify, go, memory, table};

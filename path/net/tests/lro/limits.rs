@@ -10,7 +10,7 @@ fn frames(packets: &[Tcp]) -> Vec<Frame> {
     packets.iter().map(|p| frame_of(&p.bytes(), &[])).collect()
 }
 
-/// `count` flows, one packet each.
+/// Returns one frame of each of `count` flows.
 fn flows(count: usize) -> Vec<Frame> {
     let packets: Vec<_> = (0..count)
         .map(|n| {
@@ -127,7 +127,8 @@ fn a_flood_of_flows_is_bounded() {
         assert_eq!(out.len(), 15_000);
         assert_eq!(lro.counters().aggregates, 15_000);
     }
-    // The same addresses and ports at many stations: one bucket.
+    // The packets have the same addresses and ports but different MACs, so all flows share one
+    // bucket.
     let packets: Vec<_> = (0..100)
         .map(|mac| Tcp::v4(0, 100).with(|p| p.mac = mac))
         .collect();

@@ -256,7 +256,8 @@ fn run(flush: Flush, ops: &[Op]) {
                 sent.push(bytes);
                 model.packet(now, *flow, packet);
             }
-            // Packets arrive with their poll, so time passes between polls.
+            // All packets of a poll arrive at the same time, so time passes only while the batch is
+            // empty.
             Op::Poll => {
                 lro.poll(now * 1000, &mut batch, &mut out);
                 model.end_of_poll(now);

@@ -245,7 +245,8 @@ mod linux {
         assert_eq!(ids(0x4000, &[8, 8, 9]), [200, 100]);
     }
 
-    /// 16 full segments, then `rest` bytes, then `rest` bytes that do not follow.
+    /// Returns 16 full segments, a segment of `rest` bytes, and another segment of `rest` bytes one
+    /// MSS after the start of the previous one.
     fn large(v6: bool, rest: usize) -> Vec<Tcp> {
         let mut packets: Vec<_> = (0..LARGE)
             .map(|n| Tcp::of(v6, (n * MSS) as u32, MSS))
@@ -361,8 +362,8 @@ mod wireguard_go {
     }
 }
 
-/// Windows' receive segment coalescing: those of its examples and exceptions on which the rules
-/// agree. LR-10.
+/// LR-10: the examples and exceptions of receive segment coalescing (RSC) in Windows that agree
+/// with the rules.
 mod rsc {
     use super::*;
 

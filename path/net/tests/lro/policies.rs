@@ -169,8 +169,8 @@ fn every_policy_respects_the_longest_wait() {
     }
 }
 
-/// LR-63: an aggregate that cannot grow does not wait: PSH, FIN, a short segment, the last byte or
-/// segment.
+/// LR-63: an aggregate that cannot grow does not wait. It cannot grow after PSH, FIN or a short
+/// segment, or if it has the maximum number of bytes or segments.
 #[test]
 fn complete_aggregates_do_not_wait() {
     for flush in [Flush::Polls(9), Flush::After { us: 100 }, Flush::Adaptive] {
@@ -293,7 +293,8 @@ fn adaptive_does_not_hold_at_light_load() {
     assert_eq!(stream.lro.latency().max_ns(), 0);
 }
 
-/// LR-71: the end of a burst waits for a few of its gaps, not for the longest wait.
+/// LR-71: the aggregate at the end of a burst is flushed after a few times the gap between the
+/// burst's packets, not after the longest wait.
 #[test]
 fn adaptive_flushes_the_end_of_a_burst() {
     let mut stream = Stream::new(adaptive());

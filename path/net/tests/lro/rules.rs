@@ -34,7 +34,8 @@ fn later_packet_with_cwr_does_not_follow() {
     }
 }
 
-/// LR-21: each field that must be equal, by the counted reason.
+/// LR-21: for each field that must be equal, the engine counts a difference under the field's
+/// reason.
 #[test]
 fn every_rule_is_counted_by_its_name() {
     for v6 in [false, true] {
