@@ -105,7 +105,8 @@ impl XdpProducer {
     }
 
     /// Returns an iterator over the addresses that the kernel has not reported as taken. The kernel
-    /// may take several entries before it reports them.
+    /// reports the entries that it has taken only when it has taken all entries that its last read
+    /// of the ring found.
     pub(super) fn pending_addresses(&self) -> impl Iterator<Item = u64> {
         let pending = self.pending();
         let words = &self.words;

@@ -31,7 +31,8 @@ fn frames_between_domains_reach_the_next_one() {
             received.len()
         );
         assert_eq!(station.receive(1), [frame(7777, 200)]);
-        // The kernel may take several entries before it reports them.
+        // The kernel reports the entries that it has taken only when it has taken all entries that
+        // its last read of the ring found.
         wait_until("the NIC still searches for chunks", || {
             (0..ENTRIES / 2).for_each(|n| station.send(&frame(n, 64)));
             wire.receive(ENTRIES as usize / 2, Duration::from_millis(15));
