@@ -71,7 +71,7 @@ impl Codel {
             if !stands {
                 return false;
             }
-            // If the queue was in the dropping state recently, it resumes with the signal rate that
+            // If the queue was in the dropping state recently, it resumes near the signal rate that
             // was sufficient then.
             let recent =
                 now_ns.saturating_sub(self.next_ns) < params.interval_ns.saturating_mul(16);
