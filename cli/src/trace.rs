@@ -16,8 +16,8 @@ use tool::{Failure, clean, interrupt};
 
 /// Interval between checks for a finished trace.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// After the driver domain's first finished trace, the time spent on a search for a packet that a
-/// guest has also traced.
+/// Maximum duration of the search for a packet that a guest has also traced, from the driver
+/// domain's first finished trace.
 const MATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn trace(

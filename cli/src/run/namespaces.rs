@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use tool::Failure;
 
-/// The environment variable that passes an [`Inside`] to the process inside the namespaces. The
-/// command does not see it.
+/// The environment variable that passes an [`Inside`] to the process inside the namespaces. It is
+/// not set for the command.
 const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
 
 /// The connection to the outside.

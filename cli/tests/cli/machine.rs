@@ -203,7 +203,7 @@ fn leftovers_of_a_killed_monitor_are_removed() {
     };
     rustix::process::kill_process(of(&up), rustix::process::Signal::KILL).unwrap();
     wait_for_end(&up["pid"].to_string());
-    // Connections fail immediately, although the manager, which has the same socket, may exit a
+    // Connections fail from now on, although the manager, which holds the same socket, may exit a
     // moment later.
     let again = place.run(&["up", &file, "--detach", "--json"]);
     assert!(again.ok(), "{again:?}");

@@ -89,10 +89,11 @@ fn attach_late() -> Value {
     json!({ "op": "attach", "guest": guest })
 }
 
-/// Requests the status and a guest as soon as the socket listens.
+/// Requests the status and the attachment of a guest as soon as the socket listens.
 #[test]
 fn early_requests_are_answered_when_it_is_ready() {
-    // A machine may be ready before this process runs again.
+    // The test makes several attempts, because a machine may be ready before this process runs
+    // again.
     let was_early = (0..20).any(|_| {
         let Some((machine, mut stream)) = early() else {
             return true;

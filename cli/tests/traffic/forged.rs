@@ -1,4 +1,5 @@
-//! A guest sends frames that no kernel would send. It must not attract other guests' traffic.
+//! A guest sends frames that no kernel would send. The guest must not attract other guests'
+//! traffic.
 
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, start_with};

@@ -167,8 +167,8 @@ fn p99(machine: &Machine) -> f64 {
 }
 
 /// `cargo xtask hostile` measures the guarantee, which is at most twice the delay that a merely
-/// busy guest causes. This test allows ten times that delay, with the floods that cost a driver
-/// domain most.
+/// busy guest causes. This test uses the floods that cost a driver domain most, and allows ten
+/// times that delay.
 #[test]
 fn a_flood_delays_like_a_busy_guest() {
     let Some(machine) = start("kind = \"tap\"\noffloads = \"tso\"") else {

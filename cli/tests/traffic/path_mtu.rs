@@ -62,7 +62,8 @@ fn has_learned(machine: &Machine, place: usize, to: &str) -> bool {
 
 /// Sends long echo requests, the first of which is rejected. Returns ping's output.
 fn long_ping(machine: &Machine, place: usize, to: &str) -> String {
-    // The first of three requests is answered with an error. The others find the learned MTU.
+    // The first of three requests is answered with an error. Before the others, the kernel has
+    // learned the MTU.
     let options = ["-n", "-M", "do", "-s", "8000", "-c", "3", "-i", "0.2"];
     let ping = machine.run(place, "ping", &[&options, &["-W", "2", to][..]].concat());
     text(&ping.stdout) + &text(&ping.stderr)

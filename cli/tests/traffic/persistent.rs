@@ -14,8 +14,8 @@ use testing::{accept, child_of, end_of, wait_for};
 
 /// The interfaces. The first two are persistent, the third is not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
-/// Timeout for a stream whose machine was down for some seconds. It continues when its sender
-/// retries.
+/// Timeout for a stream whose machine was down for some seconds. The stream continues when its
+/// sender retries.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn config(driver: &str, namespaces: &[String]) -> String {

@@ -146,7 +146,7 @@ impl<'m> SomeFile<'m> {
         }
     }
 
-    /// Fetches the file with `curl` from `address`, which is that of place `from`.
+    /// Fetches the file with `curl` from place `from`, whose address is `address`.
     pub(crate) fn carry(&self, from: usize, (to, address): (usize, &str), args: &[&str]) {
         let server = self.serve(from, address);
         let url = format!("http://{address}:8000/file");
@@ -458,7 +458,7 @@ pub(crate) fn lengths_of(
         fs::metadata(&capture).map_or(0, |file| file.len()) >= 24
     });
     work();
-    // tcpdump may not have read all packets yet. After an interrupt it would not read them.
+    // tcpdump may not have read all packets yet. It must read them before it is interrupted.
     let lengths = wait_for("too few full frames", || {
         let lengths = packet_lengths(&fs::read(&capture).unwrap());
         let seen = lengths.iter().filter(|length| **length == 1514).count();

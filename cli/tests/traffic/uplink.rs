@@ -20,8 +20,8 @@ fn start(keys: &str, rule: &str) -> Option<Machine> {
     Machine::start(FOR_FILES, &NAMES, with_keys)
 }
 
-/// The number of MTU-sized packets that the files on half of the paths need. These paths use the
-/// wire.
+/// Number of MTU-sized packets needed for the files on the paths that use the wire, which are half
+/// of all paths.
 const BY_WIRE: u64 = (FILE_BYTES / 10) as u64 / 1448;
 
 #[test]
@@ -36,8 +36,8 @@ fn a_wire_carries_uncut_segments_in_both_directions() {
     machine.end();
 }
 
-/// Segments are received into as many posted buffers of the guests as they need, even if headers
-/// are written last because of rules.
+/// Segments are received into as many posted buffers of the guests as they need, even if rules
+/// cause headers to be written last.
 #[test]
 fn segments_are_received_in_the_guests_pages() {
     for rule in ["", RULE] {

@@ -21,7 +21,7 @@ const HOST: &str = "10.7.0.1";
 const VM: &str = "10.7.0.2";
 
 /// A program that sends 32 MB to the virtual machine and compares the checksum, and receives and
-/// compares a text. If a file is named, the program repeats this until the file exists.
+/// compares a text. If an argument names a file, the program repeats this until the file exists.
 const FILES: &str = r#"
 import hashlib, os, socket, sys
 def connect(port):
