@@ -15,7 +15,7 @@ pub struct DriverAccess {
     pub system_calls: u64,
     /// Hypercalls that it has made.
     pub hypercalls: u64,
-    /// Operations in them.
+    /// Operations in these hypercalls.
     pub operations: u64,
     /// Protections that were not available at the start.
     pub missing: Vec<String>,

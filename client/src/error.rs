@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why an instance could not be started, found or used.
+/// Reason why an instance could not be started, found or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The monitor's program is missing.
@@ -66,7 +66,7 @@ pub enum Error {
     /// The monitor ended before it was ready.
     #[error("the monitor ended before it was ready ({how}); its log is {log}{last}")]
     Died {
-        /// How it ended.
+        /// Its exit status or signal, as text.
         how: String,
         /// Path of its log.
         log: PathBuf,

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long another machine's start may take.
+/// Time limit of another machine's start.
 const LOCK: Duration = Duration::from_secs(30);
 const END: &str = ".host";
 /// The end of a note that is being written.

@@ -40,7 +40,7 @@ pub enum LogDestination {
     Stderr,
 }
 
-/// How to start an instance.
+/// Options for starting an instance.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The monitor's program.
@@ -57,7 +57,7 @@ pub struct Options {
     /// A note of its changes to the host, if any: written to `NAME.host` before the monitor starts,
     /// for [`crate::clear_notes`].
     pub host: Option<String>,
-    /// How long all domains may take to be ready.
+    /// Time limit for all domains to be ready.
     pub limit: Duration,
 }
 
@@ -75,14 +75,14 @@ impl Default for Options {
     }
 }
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long metrics, which query every domain, may take.
+/// Time limit of a request for metrics, which queries every domain.
 const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a restart may take: the domain's end and start, and the machine's own start before, 20
-/// s each.
+/// Time limit of a restart: the domain's end and start, and the machine's own start before, 20 s
+/// each.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(65);
-/// How long an attachment may take: the attachment, its reversal on failure, and the machine's own
+/// Time limit of an attachment: the attachment, its reversal on failure, and the machine's own
 /// start before, 20 s each.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Time limit of a reload: hundreds of guests, one after another.
@@ -95,7 +95,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Instance {
     name: String,
     pub(crate) socket: PathBuf,
-    /// The monitor, if it ends with this value.
+    /// The monitor, unless it outlives this value.
     pub(crate) child: Option<Child>,
     /// The monitor's process, if this value has started it.
     pub(crate) pid: Option<u32>,
@@ -154,7 +154,8 @@ impl Instance {
         if let Some(note) = &options.host {
             host_notes::write_in(&dir, &machine.name, note)?;
         }
-        // The manager that served this socket has exited, or the control socket would answer.
+        // The manager that served this socket has exited, because otherwise the control socket
+        // would have answered.
         let metrics = metrics::path_of(&socket);
         let _ = fs::remove_file(&metrics);
         let mut command = Command::new(&program);
@@ -279,7 +280,7 @@ impl Instance {
         self.up_ms
     }
 
-    /// Returns why it has not read the previous machine's state, or `None` if it has.
+    /// Returns the reason why it has not read the previous machine's state, or `None` if it has.
     #[must_use]
     pub fn unread(&self) -> Option<&Error> {
         self.unread.as_ref()

@@ -207,7 +207,7 @@ fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {
     found.ok_or(Error::NoDaemon(beside))
 }
 
-/// Prevents other processes from starting an instance until it is dropped.
+/// Prevents other processes from starting an instance until this value is dropped.
 pub(crate) struct StartLock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
 
 /// Locks this runtime directory. Otherwise, if two processes find the same stale socket, one could
@@ -332,7 +332,7 @@ mod tests {
         assert!(make_private(&path, uid).is_ok());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         assert!(make_private(&path, uid).is_ok());
-        // All users can use root's directory, and no user another user's.
+        // All users can use root's directory, but no user can use another user's.
         assert_eq!(make_private(&path, uid + 1).is_ok(), uid == 0);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(make_private(&path, uid).is_ok());

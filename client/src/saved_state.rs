@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Mode bits that let other users change a file.
 const OTHERS_WRITE: u32 = 0o022;
-/// How long another machine's start may take.
+/// Time limit of another machine's start.
 const LOCK: Duration = Duration::from_secs(30);
 
 /// Returns the file in which the machine of a name leaves its attached guests.

@@ -14,9 +14,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// How long an orderly end may take.
+/// Time limit of an orderly end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the processes of a machine may outlive its core.
+/// Time limit for the processes of a machine to exit after its core.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Instance {
@@ -24,15 +24,15 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer. If this value started it, it is killed. Returns
-    /// [`Error::NotForgotten`] if the machine has ended, but the record of its attached guests
-    /// could not be removed.
+    /// The monitor does not answer. In this case the monitor is killed if this value has started
+    /// it. Returns [`Error::NotForgotten`] if the machine has ended, but the record of its attached
+    /// guests could not be removed.
     pub fn down(mut self) -> Result<(), Error> {
         self.end(SHUTDOWN_TIMEOUT)
     }
 
     /// Like [`Instance::down`], but the next start attaches the attached guests again, if they are
-    /// recorded (`Options::leaves`). Only for a machine that ends with this value.
+    /// recorded (`Options::leaves`). Does nothing if the machine outlives this value.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Instance {
     }
 
     /// Kills the monitor, and waits until every process of its machine has exited. Persistent
-    /// interfaces stay for the next start. Only for a machine that ends with this value.
+    /// interfaces stay for the next start. Does nothing if the machine outlives this value.
     ///
     /// # Errors
     ///
@@ -109,7 +109,8 @@ impl Instance {
         Ok(u32::try_from(core.pid()).ok().filter(|pid| *pid > 0))
     }
 
-    /// Returns how the monitor has ended, if it has. Only for a machine that ends with this value.
+    /// Returns the monitor's exit status. Returns `None` if the monitor has not ended, or outlives
+    /// this value.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child
             .as_mut()
