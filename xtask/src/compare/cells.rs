@@ -58,7 +58,8 @@ pub(super) enum Outcome {
 
 impl Outcome {
     pub(super) fn fails(&self) -> bool {
-        // A figure that only the commit has fails, because it would no longer be checked.
+        // If only the commit has a figure, the cell fails, because the figure would no longer be
+        // checked.
         matches!(
             self,
             Self::Fail | Self::FailByInstructions(_) | Self::OnlyOld

@@ -124,7 +124,7 @@ fn build_commit(
             &["worktree", "add", "--force", "--detach", path, hash],
         )?;
     }
-    // The commit uses its own names.
+    // In the commit, plans may have older names.
     let paths = plans
         .names()
         .flat_map(|name| aliases.of(NameKind::Plan, name));

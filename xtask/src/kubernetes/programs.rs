@@ -99,7 +99,7 @@ fn is_built(home: &Path) -> bool {
 }
 
 /// Phrases in Go's messages about modules that are invalid regardless of their source. They do not
-/// include a missing module, because a proxy may lack some modules.
+/// include phrases about missing modules, because a proxy may lack some modules.
 const INVALID_MODULE: [&str; 3] = ["SECURITY ERROR", "checksum mismatch", "missing go.sum"];
 /// Phrases in Go's messages about a proxy or repository that does not answer or rejects the
 /// request.

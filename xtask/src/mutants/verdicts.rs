@@ -280,7 +280,7 @@ mod tests {
         let before = open(&[("a.rs", "1"), ("b.rs", "2")]);
         before.write_skipped().unwrap();
         fs::write(folder.path().join("mutants.out/outcomes.json"), OUTCOMES).unwrap();
-        // The test applies this to a file that changes during the run.
+        // The file b.rs has changed during the run, so its verdicts do not apply.
         let after = open(&[("a.rs", "1"), ("b.rs", "3")]);
         assert_eq!(
             after.of("a.rs:1:2: replace f with ()"),

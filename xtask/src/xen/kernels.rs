@@ -40,7 +40,7 @@ pub(crate) fn ready(home: &Path, packages: &Packages) -> Result<Kernels> {
         let at = at.with_context(|| format!("{} is not packed by xz", image.display()))?;
         let payload = home.join("linux.xz");
         fs::write(&payload, bytes.get(at..).unwrap_or_default())?;
-        // xz reads a single stream, because the image continues after the payload.
+        // The image continues after the payload, so xz must stop after a single stream.
         unpack(&["xz", "--single-stream", "-dc"], &payload, &kernels.linux)?;
         fs::remove_file(payload)?;
     }

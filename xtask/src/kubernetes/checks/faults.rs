@@ -133,7 +133,7 @@ fn check_machine_kill(cluster: &mut Cluster) -> Result<String> {
     let began = Instant::now();
     let node = &cluster.nodes[0];
     let space = node.space()?;
-    // The monitor, and the driver domain, which exits with it.
+    // The driver domain exits with the monitor, so both must be replaced.
     let all = ["grantwayd", "driver"].map(|program| (program, space.processes(program)));
     ensure!(space.kill("grantwayd")? > 0, "no machine");
     for (program, before) in all {

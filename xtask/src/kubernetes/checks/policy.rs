@@ -63,7 +63,8 @@ pub(super) fn effect_delay_at(
         })
 }
 
-/// Returns the time until the first of the consecutive connections that prove the effect.
+/// Returns the delay of the effect: the time until the first of the consecutive connection attempts
+/// that prove it.
 fn first_effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
     let began = Instant::now();
     let wanted = if is_made { 1 } else { FAILURES_MIN };
