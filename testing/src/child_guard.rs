@@ -26,7 +26,8 @@ static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 pub struct Tied(u32);
 
 impl Tied {
-    /// Ties a child of any thread of this process that has not been waited for.
+    /// Ties a child to this process. Any thread may have started it, and none may have waited for
+    /// it.
     ///
     /// # Panics
     ///
