@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 struct GranterMemory {
     /// Number of the granter's pages in the window.
     pages: u32,
-    /// Whether the granter is dead. If so, the address space drops the memory when the last page is
-    /// unmapped.
+    /// Whether the granter is dead. If so, the address space drops the granter's memory when the
+    /// last page is unmapped.
     is_dead: bool,
 }
 

@@ -372,7 +372,7 @@ impl Rig {
     }
 
     /// Runs a batch of one exchange in the model. Returns the statuses for the case that both
-    /// agents answer. Sets the entries after the batch in `words`.
+    /// agents answer. Stores the entries after the batch in `words`.
     fn run(
         &mut self,
         guest: u16,
