@@ -243,7 +243,7 @@ impl Window {
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
             // Cycles of rivals belong to other bytes, and devices in software represent hardware,
-            // so both are in no total.
+            // so no total includes them.
             if !is_beside(part) {
                 total += cycles;
             }

@@ -362,8 +362,9 @@ impl Paper {
         of_metric.filter_map(|value| Some((value.value?, value)))
     }
 
-    /// Returns the ratios that the paper reports between a configuration and others, each at one
-    /// point of both. If the paper states a ratio twice, the first statement is used.
+    /// Returns the ratios that the paper reports between a configuration and others. Both values of
+    /// a ratio belong to the same point. If the paper states a ratio twice, the first statement is
+    /// used.
     #[must_use]
     pub fn ratios<'a>(&'a self, config: &str) -> Vec<PaperRatio<'a>> {
         let Some(own) = self.config(config) else {

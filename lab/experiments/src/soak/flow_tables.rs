@@ -16,7 +16,7 @@ const DRIVER: &str = "driver";
 /// The discard port, to which no rule allows new flows.
 const UNSOLICITED: u16 = 9;
 
-/// GuestCounters of all guests' tables and rules.
+/// Counters of all guests' tables and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct GuestCounters {
     /// Admitted flows of all guests.

@@ -310,7 +310,7 @@ mod tests {
         lro = "physical-page-scatter-t50"
     "#;
 
-    /// Returns the plan with one policy that is the only one measured with ticks.
+    /// Returns the plan in which only one policy is also measured with ticks.
     fn with_ticks() -> Plan {
         let events = "name = \"physical-skb-scatter-t50\"";
         let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");

@@ -25,7 +25,8 @@ pub(super) struct LanePoint {
 }
 
 impl LanePoint {
-    /// Returns whether this configuration has a web server and streams by receive buffer.
+    /// Returns whether web requests, and streams by receive buffer, are measured for this
+    /// configuration.
     pub(super) fn serves(&self) -> bool {
         self.direction != Some(PayloadDirection::FromGuest) && self.may_serve
     }

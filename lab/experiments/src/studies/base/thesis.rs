@@ -154,8 +154,8 @@ fn event_rates(figures: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// Returns the CPU time of a domain's threads without its agent: the ledger's sum, corrected by its
-/// closure.
+/// Returns the CPU time of a domain's threads without its agent: the ledger's sum, divided by the
+/// share of the CPU time that the ledger covers (`closure`).
 fn own_threads(domain: &str, figures: &BTreeMap<String, f64>) -> Option<f64> {
     let hops = format!("cycles_per_packet.{domain}.hop.");
     let ledger: f64 = figures
