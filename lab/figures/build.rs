@@ -1,5 +1,5 @@
 //! Passes the commit of the git checkout to the crate at build time. A program that was copied
-//! elsewhere cannot determine it.
+//! elsewhere cannot determine the commit at run time.
 
 use std::path::Path;
 use std::process::Command;

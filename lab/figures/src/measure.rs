@@ -139,8 +139,9 @@ impl HostCpuTimes {
     }
 
     /// Returns the CPU time since `earlier`, `wall` ago, that was neither idle nor stolen. It
-    /// includes all processes, and interrupts even on idle cores. The kernel measures idle time
-    /// exactly but reports it in ticks, so the error is at most one tick per CPU.
+    /// includes the time of all processes, and that of interrupts even on idle cores. The kernel
+    /// measures idle time exactly but reports it in ticks, so the error is at most one tick per
+    /// CPU.
     #[must_use]
     pub fn busy_since(self, earlier: Self, wall: Duration) -> Duration {
         let ticks =
