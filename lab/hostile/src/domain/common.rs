@@ -17,7 +17,8 @@ const LINES: usize = 100;
 /// A line that becomes longer when its control characters are escaped.
 const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 
-/// Waits until the peers of these connections are connected. `advance` advances this domain's ends.
+/// Waits until the peers of these connections are connected. `advance` advances this domain's ends
+/// of the connections.
 pub(crate) fn connect(
     platform: &dyn Platform,
     waiter: &impl Wait,

@@ -1,6 +1,6 @@
 //! `hostile-pci`: a driver domain that makes its PCI device access memory that is not mapped for
-//! the device. In all else it is the ordinary driver domain. `cargo xtask vfio` starts it as
-//! `driver`.
+//! the device. Otherwise it behaves like the ordinary driver domain. `cargo xtask vfio` starts it
+//! as `driver`.
 //!
 //! Before each sleep it changes the addresses of all buffers in the device's queues.
 
