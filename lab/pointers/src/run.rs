@@ -84,7 +84,7 @@ fn run(text: &str) -> Result<(), String> {
             join_guest(interfaces, &to_driver, &offers)
         })
     });
-    // When both threads answer, they are connected.
+    // Once both threads have answered, they are connected.
     stat(&mut asked)?;
     print(&json!({ "ready": true }))?;
     let mut line = String::new();
