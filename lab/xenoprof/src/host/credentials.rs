@@ -1,4 +1,4 @@
-//! Check whether a process has only its user's privileges.
+//! Checks whether a process has only its user's privileges.
 
 use crate::host::cpus::raw_ns;
 use std::fs;
@@ -8,14 +8,15 @@ use std::os::unix::fs::MetadataExt as _;
 /// privileges of its user `uid`. Returns `None` if it has others or has exited.
 ///
 /// This is the kernel's rule for tracing: all ids are the user's, the process has no capability,
-/// and it is readable despite the credentials that it has had since its last exec. Only an exec can
-/// give that process other credentials, so the result stays valid until its next exec.
+/// and it is still readable after all changes of its credentials since its last exec. Only an exec
+/// can give that process other credentials, so the result stays valid until its next exec.
 #[must_use]
 pub fn plain_since(pid: u32, uid: u32) -> Option<u64> {
     let since = raw_ns();
     let file = |name: &str| format!("/proc/{pid}/{name}");
     // The kernel reports an exec before the new credentials take effect. Opening this file waits
-    // until an exec in progress has done both. It reports any later exec after `since`.
+    // until the kernel has reported an exec in progress and applied its credentials. The kernel
+    // reports any later exec after `since`.
     let _settled = fs::File::open(file("maps")).ok()?;
     // The file belongs to root unless a process with the same ids may read the process's memory.
     let reader = fs::metadata(file("maps")).ok()?.uid();

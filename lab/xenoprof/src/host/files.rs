@@ -18,8 +18,8 @@ const OF_KERNEL: [libc::c_long; 4] = [
 /// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// Opens a regular file. Opens no other kind of file, because opening a FIFO blocks and opening a
-/// device may start it. Also opens no file of the kernel, such as `/proc/kmsg`.
+/// Opens a regular file. Rejects files of other kinds, because opening a FIFO blocks and opening a
+/// device may start it, and files of the kernel, such as `/proc/kmsg`.
 ///
 /// # Errors
 /// The path does not name a regular file, or the file is not readable.
@@ -42,8 +42,9 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
     }
 }
 
-/// Opens the file that a process has mapped. A process that has changed its root after its start,
-/// such as a domain, has no path to its own program; the kernel has links to both.
+/// Opens the file that a process has mapped. Tries the kernel's links to the mapping and to the
+/// program before the path, because a process that has changed its root after its start, such as a
+/// domain, has no path to its own program.
 ///
 /// # Errors
 /// As [`open`].

@@ -92,8 +92,8 @@ impl ObservedInstance {
         }
     }
 
-    /// Reads the counters of every domain, and those of the grants less often. `is_last` is for the
-    /// last reading.
+    /// Reads the counters of every domain, and those of the grants less often. If `is_last` is
+    /// true, reads those of the grants even if their last reading is recent.
     pub(super) fn read(&mut self, is_last: bool) {
         self.read_domains();
         let from_ns = raw_ns();

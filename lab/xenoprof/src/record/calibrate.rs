@@ -20,13 +20,13 @@ use figures::socket;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 
-/// Samples per second while their cost is measured. High enough to be measurable, low enough to
-/// avoid throttling by the kernel.
+/// Samples per second while their cost is measured. This rate is high enough to be measurable, and
+/// low enough to avoid throttling by the kernel.
 const HZ: u64 = 4000;
 /// Number of pairs of times, with and without samples, for each cost.
 const PAIRS: usize = 200;
-/// Duration of one time in nanoseconds. Short, so that other activity of the machine affects both
-/// times of a pair.
+/// Duration of one time in nanoseconds. It is short, so that other activity of the machine affects
+/// both times of a pair.
 const TIME_NS: u64 = 10_000_000;
 /// Bytes of one write. It passes through the whole stack and fits into the buffers.
 const WRITE: usize = 16 << 10;

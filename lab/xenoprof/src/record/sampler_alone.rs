@@ -40,8 +40,8 @@ impl BareSession {
 
     fn stop(self) -> SampleCounts {
         let end_ns = raw_ns();
-        // Read before the records are sorted, because a session sorts them after the load has
-        // ended.
+        // The CPU time is read before the records are sorted, because a session sorts them after
+        // the load has ended.
         let cpu_ns = measure::own_cpu_ns().saturating_sub(self.cpu_ns);
         let collected = self.collector.stop(self.start_ns..=end_ns);
         drop(self.watcher.stop());

@@ -67,7 +67,7 @@ pub(super) fn of_module(module: &str, budget: &mut MapBudget) -> (Option<Map>, O
     };
     let own = pid.to_string();
     let inner = words("NSpid:").last().unwrap_or(&own);
-    // The second one is effective. A process that has exited probably belonged to this user.
+    // The second id is the effective one. A process that has exited probably belonged to this user.
     let uid = words("Uid:").nth(1).and_then(|uid| uid.parse().ok());
     let uid = uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let inner = files::open_of(pid, &format!("/tmp/perf-{inner}.map"), OFlags::NOFOLLOW);

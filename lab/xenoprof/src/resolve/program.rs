@@ -20,7 +20,7 @@ const WHOLE_MAX: u64 = 1 << 30;
 const DEBUG: &str = "/usr/lib/debug";
 /// Permission of the group and of other users to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Bytes that are read at once.
+/// Number of bytes per read.
 const CHUNK: usize = 1 << 16;
 /// First bytes of a program, library or debug file.
 const MAGIC: [u8; 4] = [0x7f, b'E', b'L', b'F'];
@@ -331,7 +331,7 @@ mod tests {
     use std::time::Duration;
     use testing::{require, skip};
 
-    /// Much longer than a program takes to read.
+    /// Deadline, which is much longer than the time to read a program.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     /// Builds a stripped program in a folder, and its debug file there. Returns their paths, or

@@ -43,7 +43,7 @@ type Section = (Arc<[u8]>, Range<u64>);
 pub(super) struct Sections {
     /// `.eh_frame`.
     pub(super) frames: Option<Section>,
-    /// `.eh_frame_hdr`, its index.
+    /// `.eh_frame_hdr`, the index of `.eh_frame`.
     pub(super) header: Option<Section>,
     pub(super) segments: Segments,
 }
@@ -132,8 +132,8 @@ impl Foreign {
         self.open.get(key).map(|(name, _)| name.as_str())
     }
 
-    /// Returns the file of a path that [`Self::path`] returned, with a process that has mapped it
-    /// and its path there.
+    /// Returns a process that has mapped the file whose path [`Self::path`] returned, the file's
+    /// path below that process's root, and the file.
     pub(crate) fn file<'a>(&'a self, path: &'a str) -> Option<(u32, &'a str, &'a File)> {
         let (_, file) = self.open.values().find(|(name, _)| name == path)?;
         let (pid, inner) = path.strip_prefix("/proc/")?.split_once("/root")?;

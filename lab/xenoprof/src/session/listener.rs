@@ -34,7 +34,7 @@ impl Listener {
     pub fn at(path: &Path) -> Result<Self, SessionError> {
         let name = path.file_name().unwrap_or_default();
         let folder = open_folder(path.parent().unwrap_or(Path::new("")))?;
-        // Through the descriptor, because the path may lead to another folder by now.
+        // Uses the descriptor, because the path may lead to another folder by now.
         let inside = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string());
         let inside = inside.join(name);
         let socket = new_socket()?;

@@ -68,7 +68,8 @@ impl Point {
     }
 }
 
-/// Share of the exact time of all used domains that a sample of each of them represents.
+/// For each used domain, the share of the exact time of all used domains that one of its samples
+/// represents.
 type Weights<'a> = BTreeMap<&'a str, f64>;
 
 fn weights<'a>(all: &[DomainSums<'a>], used: &BTreeSet<&str>) -> Weights<'a> {
@@ -473,7 +474,7 @@ mod tests {
             let samples = session.samples.clone();
             session.samples = samples.repeat(6);
             session.domains[0].cpu_ns = Some(600_000_000);
-            // In every second window, some copies are time of the network.
+            // In every second window, some copies count as time of the network.
             let width_ns = session.head.ran_ns / 10;
             let copies = session.samples.iter_mut().filter(|sample| sample.3 == 1);
             for (at, sample) in copies.enumerate() {

@@ -200,7 +200,8 @@ struct Tables<'a> {
     rules: &'a Rules,
     libraries: Vec<Library>,
     shared: Shared,
-    /// By kind of domain, which decides classes, and stack.
+    /// Indices of stacks, by the kind of the domain, which determines classes, and by the session's
+    /// stack.
     stacks: HashMap<(DomainKind, u32), Option<usize>>,
 }
 

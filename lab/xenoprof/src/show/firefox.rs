@@ -143,7 +143,8 @@ impl Shared {
         })
     }
 
-    /// Returns the index of a stack; `caller` is that of an earlier one.
+    /// Returns the index of the stack that consists of `frame` and of the earlier stack with index
+    /// `caller`, if any.
     pub(super) fn stack(&mut self, frame: usize, caller: Option<usize>) -> usize {
         self.stacks.of((frame, caller))
     }

@@ -20,7 +20,8 @@ const PICTURES_MAX: usize = 1024;
 const PICTURE_BYTES_MAX: usize = 256 << 20;
 /// Maximum bytes of a domain's name in a file name.
 const FILE_NAME_MAX: usize = 100;
-/// Maximum width in nanoseconds. Up to it, sums of microseconds stay exact and fit.
+/// Maximum width in nanoseconds. Sums of microseconds up to this width are exact and do not
+/// overflow.
 const WIDTH_MAX_NS: f64 = 1e18;
 /// Maximum width of a session in a comparison: the drawing library multiplies differences, up to
 /// 150 times.
@@ -107,8 +108,8 @@ fn file_name(domain: &str) -> String {
     name.get(..end).unwrap_or_default().to_owned()
 }
 
-/// Draws one domain, or all domains that are not idle. Other processes than those of domains are
-/// drawn without their functions, if they are not the only domain.
+/// Draws one domain, or all domains that are not idle. In a picture of several domains, processes
+/// that belong to no domain are drawn without their functions.
 ///
 /// # Errors
 /// The session has no samples, or writing to `out` fails.
@@ -173,7 +174,8 @@ pub fn differences(
             [Some(_), Some(_)] => 1e3 * per_ns / units.get(at).copied().flatten().unwrap_or(1.0),
             _ => 1e6 / sum,
         };
-        // The session's author chose the rate of the TSC.
+        // A hostile author of a session can choose the rate of the TSC, and thus an arbitrary
+        // factor.
         let factor = factor.min(COMPARED_MAX / sum);
         for (line, ns) in lines {
             if let Some(value) = stacks.entry(line).or_default().get_mut(at) {
@@ -293,7 +295,8 @@ fn lines(
     Ok(lines)
 }
 
-/// Returns whether a picture of this domain, or of all that are not idle, shows a domain.
+/// Returns whether a picture shows a domain: the picture of the domain `only`, or that of all
+/// domains that are not idle.
 fn is_drawn(only: Option<usize>) -> impl Fn(usize, &ProfiledDomain) -> bool {
     move |index, domain| match only {
         Some(only) => only == index,

@@ -44,8 +44,9 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// Chooses the colours of all functions of the stacks, which have their domains and numbers of
-    /// samples. A name with several classes has the colour of the class with the most samples.
+    /// Chooses the colours of all functions in `stacks`, each of which has its domain, its index
+    /// and its number of samples. A name with several classes has the colour of the class with the
+    /// most samples.
     pub(super) fn new(
         session: &Session,
         rules: &Rules,

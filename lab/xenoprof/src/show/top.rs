@@ -34,7 +34,7 @@ pub struct TopView {
     pub interval: Duration,
     /// Number of screens. Unset: until Ctrl-C.
     pub count: Option<u64>,
-    /// How classes are found.
+    /// Options for finding classes.
     pub classing: Classing,
     /// Whether to print one JSON object per screen.
     pub json: bool,
