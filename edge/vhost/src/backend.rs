@@ -199,8 +199,8 @@ impl<S: System> VhostBackend<S> {
         self.read_ns = 0;
     }
 
-    /// Records that the shim has woken. Its sockets are read soon, unless frames have passed, which
-    /// are then the likely cause. An unread socket wakes the shim again immediately.
+    /// Records that the shim has woken. If frames have passed, they are the likely cause; otherwise
+    /// the shim soon reads its sockets. An unread socket wakes the shim again immediately.
     pub(crate) fn record_wake(&mut self) {
         if !std::mem::take(&mut self.moved) {
             self.read_soon();

@@ -105,7 +105,8 @@ impl Offer {
             bits |= GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
         }
         // A driver rejects a device with several pairs and no control queue. QEMU serves that queue
-        // itself and does not accept this feature; User-Mode Linux lets the back end serve it.
+        // itself and does not accept this feature; User-Mode Linux lets the back end serve the
+        // queue.
         if self.queue_pairs > 1 {
             bits |= MQ | CTRL_VQ;
         }

@@ -22,7 +22,7 @@ pub(super) struct FromVm {
     pub(super) starved: bool,
     /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
     pub(super) has_other: bool,
-    /// Whether that run moved no frame. The next run then first reads a single chain.
+    /// Whether that run moved no frame. If so, the next run begins with a single chain.
     pub(super) in_vain: bool,
 }
 

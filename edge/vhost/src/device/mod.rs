@@ -201,7 +201,7 @@ impl<S: System> QueueDevice<S> {
                     }
                 }
                 Err(broken) => {
-                    // The frame at which the ring broke, and all later ones.
+                    // Count the frame at which the ring broke, and all later ones, in `full`.
                     report.full += (items.len() - rest.len()) as u32 - done(&report);
                     backend.fail(number, broken);
                 }

@@ -45,7 +45,7 @@ impl<S: System> SmallFrames for QueueDevice<S> {
     fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         let flow = |piece: &Piece| {
             let mut head = [0; HEAD];
-            // If the page faults, any flow will do.
+            // If the page faults, any flow is acceptable.
             let _ = piece.span.read(&mut head);
             flow_hash(head.get(..piece.span.len()).unwrap_or(&head))
         };

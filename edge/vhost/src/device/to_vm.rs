@@ -188,8 +188,8 @@ impl ToVm {
         })
     }
 
-    /// Takes chains for `needed` bytes and returns their number. On the inner error, it has taken
-    /// none.
+    /// Takes chains for `needed` bytes and returns their number. If it returns the inner error, it
+    /// has taken no chain.
     #[inline]
     fn gather(
         &mut self,
@@ -233,8 +233,8 @@ impl ToVm {
         Ok(Ok(count))
     }
 
-    /// Returns the first `count` chains without contents. A driver that posts unusable chains loses
-    /// them.
+    /// Returns the first `count` chains to the driver, with no bytes written. A driver that posts
+    /// unusable chains loses them.
     #[cold]
     fn give_back(
         &mut self,

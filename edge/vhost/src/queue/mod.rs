@@ -177,8 +177,8 @@ impl SplitRing {
     }
 
     /// Takes the next chain and reads its descriptors into `chain`. Returns `None` if the ring has
-    /// no chain. The outer error stops the ring. On the inner error the caller must still return
-    /// the chain.
+    /// no chain. The outer error stops the ring. If it returns the inner error, the caller must
+    /// still return the chain.
     ///
     /// # Errors
     /// The ring is broken.
