@@ -193,7 +193,7 @@ impl GrantMechanism for GrantCopy {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
-        // At most as many copies at a time as there are cells for headers.
+        // A batch has at most as many copies as cells for headers exist.
         for batch in copies.chunks_mut(HEADERS) {
             self.segments.clear();
             self.of.clear();
@@ -242,7 +242,8 @@ impl GrantMechanism for GrantMap {
         let mapped = ledger.call(|| device.map(*domain, grefs, self.window, PageRights::Read));
         ledger.enter(before);
         let Ok(mapped) = mapped else {
-            // One page is not granted. Copying shows which, and reads all others.
+            // At least one page is not granted. A copy identifies these pages, and reads all
+            // others.
             return self.copy.read_begin(accesses);
         };
         for (n, access) in accesses.iter_mut().enumerate() {

@@ -14,11 +14,11 @@ use vif::netif::BackRecord;
 
 /// The toolstack's directory of interfaces, in this domain's part of the xenstore.
 const BASE: &str = "backend/vif";
-/// Maximum number of interfaces served at once.
+/// Maximum number of interfaces served at the same time.
 pub const INTERFACES_MAX: usize = 256;
 
-/// Maximum number of reads of one interface's states per second, and at once. Each write of a guest
-/// causes a read, which costs some five requests to the xenstore, on which all guests depend.
+/// Maximum number of reads of one interface's states per second, and in a burst. Each write of a
+/// guest causes a read, which costs some five requests to the xenstore, on which all guests depend.
 const READS_PER_S: u64 = 50;
 const READS_AT_ONCE: u32 = 32;
 
@@ -152,7 +152,7 @@ impl<C: StoreChannel> Interfaces<C> {
             }
             match self.refresh(key) {
                 Err(error @ (StoreError::Refused(_) | StoreError::TooLong)) => {
-                    // If this fails, there is no other way to report the error.
+                    // If this fails, no other way to report the error remains.
                     let _ = self.report(&backend_of(key), &error.to_string());
                 }
                 refreshed => refreshed?,
@@ -199,7 +199,7 @@ impl<C: StoreChannel> Interfaces<C> {
             let device = parts.next().and_then(|part| part.parse().ok());
             match domain.zip(device) {
                 Some((domain, device)) => drop(self.stale.insert(InterfaceId { domain, device })),
-                // For a change above the interfaces, some may be new or removed.
+                // After a change above the interfaces' nodes, interfaces may be new or removed.
                 None => self.all_stale = true,
             }
             return;
@@ -430,7 +430,7 @@ impl<C: StoreChannel> Interfaces<C> {
             self.news.push_back(InterfaceChange::Removed(conn));
             // A guest that was rejected because of this one may be served now.
             self.all_stale = true;
-            // Fails if the guest has removed the node.
+            // This fails if the guest has removed the node.
             let _ = self.store.unwatch(&served.frontend);
         }
         Ok(())

@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Writes marks to both journals of a cell, for which [`marked`](Self::marked) looks.
+    /// Writes marks, which [`marked`](Self::marked) finds, to both journals of a cell.
     fn mark(memory: Span, cell: usize) {
         let at = cell * CELL + PAGE;
         memory.store_u32(at, 77).unwrap();

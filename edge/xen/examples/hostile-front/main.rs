@@ -124,7 +124,8 @@ fn garbage(front: &mut Front) -> Outcome {
             link.send(&requests);
             let all = || Ok(link.tx.rsp_prod() == link.tx.req_prod());
             if link.answers(from, 1).is_err() || !within(all)? {
-                // The packet has no end: the driver waits for the rest or has ended the interface.
+                // The packet is incomplete, so the driver waits for the rest, or it has ended the
+                // interface.
                 break;
             }
         }

@@ -76,7 +76,7 @@ impl Evtchn {
         let bytes = (&self.device).read(&mut ports).unwrap_or(0);
         if let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) {
             // Writing the ports back unmasks them. The kernel rejects a port that has been unbound
-            // meanwhile; then there is just one event less to wait for.
+            // meanwhile; then one event fewer is awaited.
             let _ = (&self.device).write(took);
         }
     }
@@ -96,7 +96,7 @@ pub struct EvtchnPort {
 }
 
 impl EvtchnPort {
-    /// Notifies the other end. Has no effect if that no longer exists.
+    /// Notifies the other end. Has no effect if the other end no longer exists.
     pub fn notify(&self) {
         let mut argument = PortArgument { port: self.port };
         self.device.tally.count(Hypercall::Notify, 1, 1);

@@ -85,7 +85,7 @@ impl ForeignWindow {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         let span = self.span();
         // SAFETY: the addresses are a reserved area, which contains no Rust object and is accessed
-        // only through spans. Any contents are sound, and so is no mapping.
+        // only through spans. Any contents are sound, and so is an unmapped area.
         let at = unsafe {
             libc::mmap(
                 span.as_ptr().cast(),

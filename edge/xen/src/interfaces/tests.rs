@@ -400,8 +400,8 @@ fn another(fake: &FakeStore, domain: u16) {
     }
 }
 
-/// The xenstore refuses a watch, as one does that allows a domain 128 watches. Later domains are
-/// still served.
+/// The xenstore refuses a watch, for example because it limits a domain to 128 watches. Later
+/// domains are still served.
 #[test]
 fn a_store_error_of_one_interface_delays_no_other() {
     let fake = toolstack("5");

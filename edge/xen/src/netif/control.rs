@@ -146,8 +146,8 @@ fn set_table(
     Ok(0)
 }
 
-/// The last request taken from the ring, in memory that outlives the process. Needed because the
-/// answer overwrites the request in the ring before the guest sees the answer.
+/// The last request taken from the ring, in memory that outlives the process. It is needed because
+/// the answer overwrites the request in the ring before the guest sees the answer.
 ///
 /// ```text
 ///   0  u32 noted   1: what follows is there

@@ -133,7 +133,8 @@ pub enum FrontendError {
     Record(#[from] RecordError),
 }
 
-/// Returns the choices of a frontend. `node` reads its nodes; the toolstack has written its MAC.
+/// Returns the choices of a frontend. `node` returns the value of one of its nodes. `mac` is the
+/// MAC that the toolstack has written.
 ///
 /// # Errors
 ///
