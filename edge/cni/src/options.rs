@@ -1,4 +1,4 @@
-//! Options of `network create -o`, of runtimes whose networks have no configuration file.
+//! Options of `network create -o`, for runtimes whose networks have no configuration file.
 
 use crate::error::{CniError, ErrorCode};
 use serde_json::{Map, Value, json};

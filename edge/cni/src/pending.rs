@@ -30,8 +30,8 @@ impl PendingCleanups {
     ///
     /// The file cannot be written, and does not exist.
     pub(crate) fn record(&self, machine: &MachineClient, guest: &str) -> Result<(), CniError> {
-        // Written atomically: a truncated file would block the guest's name forever and leave the
-        // guest attached.
+        // The file is written atomically, because a truncated file would block the guest's name
+        // forever and leave the guest attached.
         let socket = machine.socket.as_os_str().as_bytes();
         record_file::put(&self.folder, guest, socket).map_err(|error| {
             let folder = self.folder.display();

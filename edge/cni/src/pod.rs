@@ -1,4 +1,5 @@
-//! Pods whose rules an agent sets. Each is recorded for the agent, and denies new flows until then.
+//! Pods whose rules an agent sets. Each is recorded for the agent, and denies new flows until the
+//! agent has set its rules.
 
 use crate::error::{CniError, ErrorCode};
 use crate::network::decoded;
@@ -19,7 +20,7 @@ fn closed() -> Result<Setting, CniError> {
     decoded(&json!([{ "name": "unknown-policy", "action": "deny", "state": "new" }]))
 }
 
-/// Closes an interface, and records its pod, if an agent sets its rules.
+/// If an agent sets the rules of the network's pods, closes an interface and records its pod.
 pub(crate) fn close(
     request: &PluginRequest,
     guest: &str,

@@ -47,7 +47,7 @@ pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
         gateways.insert(address);
         *gateway = address.to_string();
     }
-    // A link-local router is a neighbour without a route.
+    // A link-local router is reachable without a route.
     let neighbours = gateways.iter().filter(|via| !is_link_local(**via));
     let mut routes: Vec<_> = neighbours.map(|via| CniRoute::to(&host(*via))).collect();
     routes.append(&mut given.routes);
