@@ -1,5 +1,5 @@
 //! Attaches the guest of an endpoint once Docker has moved the interface into the container, and
-//! again after the machine has lost it.
+//! again after the machine has lost the guest.
 
 use crate::api::Id;
 use crate::driver::{RemoteDriver, SharedEndpoint, locked, report};
@@ -119,7 +119,8 @@ impl RemoteDriver {
         Ok(AttachState::Attached)
     }
 
-    /// Records where the guest is. Without the record, a later driver finds it by its MAC.
+    /// Records where the guest is. Without the record, a later driver finds the interface by its
+    /// MAC.
     fn placed(&self, id: &Id, endpoint: &mut EndpointRecord, placed: AttachedInterface) {
         let Some(joined) = &mut endpoint.joined else {
             return;

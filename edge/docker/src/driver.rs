@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Folders {
     /// Networks, which survive a reboot.
     pub state: PathBuf,
-    /// Endpoints and pending cleanups, which do not.
+    /// Endpoints and pending cleanups, which a reboot removes.
     pub run: PathBuf,
 }
 

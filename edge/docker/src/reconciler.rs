@@ -1,5 +1,5 @@
-//! Repairs: attaches guests again that a machine has lost, and removes endpoints whose end Docker
-//! does not report.
+//! Repairs: reattaches guests that a machine has lost, and removes endpoints whose end Docker does
+//! not report.
 
 use crate::api::Id;
 use crate::attach::AttachState;
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts to attach a guest that the machine rejects.
 const PAUSE_MAX: Duration = Duration::from_secs(32);
-/// Rounds after which an endpoint without a namespace is removed.
+/// Number of rounds after which an endpoint is removed if its namespace has disappeared.
 const ABSENT_MAX: u32 = 2;
-/// Rounds after which an endpoint is removed whose namespace Docker has not created yet.
+/// Number of rounds after which an endpoint is removed if Docker has not created its namespace.
 const AWAITED_MAX: u32 = 600;
 
 /// Observations of an endpoint in earlier rounds.
 #[derive(Debug, Default)]
 struct EndpointHistory {
-    /// Rounds in which its namespace did not exist, without a pause.
+    /// Number of consecutive rounds in which its namespace did not exist.
     absent: u32,
-    /// Pause before the next attempt, and its time.
+    /// Pause before the next attempt, and the time of that attempt.
     retry: Option<(Duration, Instant)>,
 }
 

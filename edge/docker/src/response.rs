@@ -41,7 +41,7 @@ pub(crate) fn answered(driver: &Arc<RemoteDriver>, name: &str, body: &[u8]) -> O
             argument(body).map(|call| driver.revoke(&call)).map(nothing)
         }
         "NetworkDriver.EndpointOperInfo" => Ok(json!({ "Value": {} })),
-        // Announce other nodes; the driver's scope is local.
+        // These calls announce other nodes, which a driver with local scope ignores.
         "NetworkDriver.DiscoverNew" | "NetworkDriver.DiscoverDelete" => Ok(json!({})),
         _ => return None,
     };
