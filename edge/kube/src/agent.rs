@@ -102,7 +102,8 @@ impl PolicyAgent {
         }
     }
 
-    /// Compiles the policies if anything has changed, and sets the rules of pods that differ.
+    /// Compiles the policies if anything has changed, and sets the rules of pods whose rules
+    /// differ.
     fn set_rules(&mut self, notes: &mut Vec<String>) {
         if self.is_due {
             self.is_due = false;

@@ -1,7 +1,7 @@
 //! Compiles the policies of a cluster to firewall rules of single pods.
 //!
-//! A pod is isolated in a direction if a policy for that direction selects it. Then only traffic
-//! that one of these policies allows passes, and traffic with the pod's own node. A connection
+//! A pod is isolated in a direction if a policy for that direction selects it. Then the pod has
+//! only traffic that one of these policies allows, and traffic with its own node. A connection
 //! passes if the sender's egress rules and the receiver's ingress rules allow it.
 
 use crate::api::{Node, ObjectName, Pod, Protocol};
@@ -183,7 +183,7 @@ fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
     selector.is_none_or(|selector| selector.selects(labels).unwrap_or(true))
 }
 
-/// Adds the traffic that a rule allows. Returns false if the limit leaves a part of it out.
+/// Adds the traffic that a rule allows. Returns false if the limit excludes a part of this traffic.
 fn resolve(
     cluster: &Cluster,
     namespace: &str,

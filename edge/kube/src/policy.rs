@@ -166,8 +166,8 @@ impl PodPolicy {
         }
     }
 
-    /// Returns whether it allows egress to selected pods, and to no block, as a Service's address
-    /// needs it.
+    /// Returns whether it allows egress to selected pods, but to no block. Only a block can allow
+    /// the address of a Service.
     #[must_use]
     pub fn has_egress_to_pods_only(&self) -> bool {
         let rules = self.egress.iter().flatten();

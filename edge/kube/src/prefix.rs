@@ -152,7 +152,7 @@ impl AddressBlock {
             to.extend(has_room.then_some(self));
             return has_room;
         }
-        // A single address that has an exception is covered by it.
+        // A single address has no halves, because the exception covers it.
         let mut halves = self.halves().into_iter().flatten();
         halves.all(|half| half.without(&inside, limit, to))
     }

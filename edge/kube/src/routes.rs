@@ -134,8 +134,8 @@ fn desired_routes(
     Ok((routes, warnings))
 }
 
-/// Returns why a route to this subnet would redirect packets to this node's pods, or to addresses
-/// that are not routed.
+/// Returns the reason why a route to this subnet would redirect packets that are for this node's
+/// pods, or for addresses that are not routed. Returns `None` if it would not.
 fn conflict(subnet: AddressBlock, here: &Node) -> Option<String> {
     let mut own = here.pod_subnets.iter();
     if let Some(own) = own.find(|own| own.overlaps(subnet)) {
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(warnings, expected);
     }
 
-    /// A wrong subnet redirects no packets to nodes, or to pods of this node.
+    /// A wrong subnet does not redirect packets that are for nodes or for pods of this node.
     #[test]
     fn subnets_of_nodes_and_of_own_pods_are_refused() {
         let wrong = ["0.0.0.0/0", "192.0.2.3/32", "10.0.1.7/32", "10.0.0.0/16"];

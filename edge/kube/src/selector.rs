@@ -33,7 +33,7 @@ impl LabelSelector {
     /// Returns whether all requirements are understood.
     #[must_use]
     pub fn is_clear(&self) -> bool {
-        // Whether a selector can be decoded does not depend on the object.
+        // The object does not affect whether a selector can be decoded, so any labels suffice.
         self.selects(&Labels::new()).is_ok()
     }
 

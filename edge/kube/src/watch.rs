@@ -60,7 +60,7 @@ pub(crate) enum ClusterChange {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoReceiver;
 
-/// Why a list or a watch ended.
+/// Reason for the end of a list or a watch.
 enum WatchEnd {
     /// The connection ended, or could not be established. The last version may still be known.
     Connection(io::Error),

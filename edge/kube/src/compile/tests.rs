@@ -145,7 +145,7 @@ fn passes(
     rules.iter().find(decides).is_none_or(|rule| rule.allow)
 }
 
-/// The documentation's reading of policies.
+/// An evaluator of policies that follows the API's documentation.
 mod oracle {
     use serde_json::Value;
     use std::net::IpAddr;
@@ -364,7 +364,7 @@ fn every_pair_of_pods_gets_the_documented_verdict() {
     assert!(counts.len() > 15, "cases differ: {counts:?}");
 }
 
-/// Each case together with each other one.
+/// Compares the rules of pairs of cases, whose policies add up.
 #[test]
 fn policies_add_up() {
     let cases = cases::all();
@@ -567,7 +567,7 @@ fn junk() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any object is decoded, and rules that the machine accepts result.
+    /// Arbitrary objects are decoded, and the machine accepts the resulting rules.
     #[test]
     fn junk_is_decoded(
         spec in junk(),

@@ -45,7 +45,7 @@ impl Material {
         key.map_err(|error| wrong(format!("{}: {error}", self.place())))
     }
 
-    /// Returns the token, which a header can have.
+    /// Returns the token, which contains only characters that are valid in a header.
     pub(super) fn token(&self) -> io::Result<String> {
         let bytes = self.read()?;
         let text = String::from_utf8_lossy(&bytes);
@@ -76,7 +76,7 @@ pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// How to log in.
+/// Method of logging in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     /// The program does not log in.

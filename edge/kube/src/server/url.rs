@@ -12,7 +12,7 @@ pub struct ServerUrl {
     pub(super) host: String,
     /// The port.
     pub(super) port: u16,
-    /// The path before the API's paths: empty, or `/` and more.
+    /// The path before the API's paths, which is empty or begins with `/`.
     pub(super) path: String,
 }
 

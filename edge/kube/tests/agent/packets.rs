@@ -289,7 +289,7 @@ fn a_change_reaches_a_hundred_pods() {
         assert!(took <= DELAY_MAX, "{took:?}");
     }
 
-    // The counters of as many rules need several replies of the driver domain.
+    // The driver domain reports the counters of this number of rules in several replies.
     const PORTS_COUNT: usize = 200;
     let ports = (0..PORTS_COUNT).map(|n| json!({ "port": 1000 + 2 * n }));
     let many = json!([{ "ports": ports.collect::<Vec<_>>() }]);

@@ -87,7 +87,7 @@ fn routes_follow_the_nodes() {
     // Another gateway, and a new node.
     api.put(NODES, node("node-2", &["192.0.2.7", "fd00::2"], &both));
     api.put(NODES, node("node-4", &["192.0.2.4"], &["10.244.4.0/24"]));
-    // An address in another node's subnet takes no route away.
+    // An address in another node's subnet does not remove a route.
     api.put(NODES, node("node-5", &["10.244.2.7", "fd00:10:2::7"], &[]));
     let moved = [
         "10.244.2.0/24 via 192.0.2.7",
@@ -105,7 +105,8 @@ fn routes_follow_the_nodes() {
     host.await_routes(&[of_2, of_3, of_4, of_2_v6]);
     api.remove(NODES, "node-2");
     host.await_routes(&[of_3, of_4]);
-    // Routes stay without the program; the next one removes those of a node that left meanwhile.
+    // Routes stay after the program has ended. The next program removes those of a node that has
+    // left in the meantime.
     drop(program);
     host.await_routes(&[of_3, of_4]);
     api.remove(NODES, "node-3");
