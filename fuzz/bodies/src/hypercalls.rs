@@ -208,7 +208,7 @@ fn grant(input: &mut Input<'_>, world: &World, granted: &mut BTreeMap<u32, bool>
         true => (&world.granter, CALLER),
         false => (&world.bystander, GRANTER),
     };
-    // Frame 0 of the granter is never granted; frames that do not exist are.
+    // Frame 0 of the granter is never granted; frames that do not exist are granted, too.
     let frame = frame % (FRAMES + 2) + u32::from(granting);
     let at = info::GRANT_TABLE + index as usize * 8;
     let now = GrantEntry(memory.info.span().load_u64(at).expect("own memory"));
@@ -293,7 +293,7 @@ fn words(input: &mut Input<'_>, kind: u32) -> [u64; 3] {
     }
 }
 
-/// Checks that every operation of a valid call has an existing status, and the call an answer.
+/// Checks that a call has an answer, and that every operation of a valid call has a defined status.
 fn answered(call: Span, kind: u32, count: u32, number: u32) {
     assert_eq!(call.load_u32(DONE), Ok(number));
     let result = call.load_u32(RESULT).expect("own memory") as i32;
@@ -316,7 +316,7 @@ fn answered(call: Span, kind: u32, count: u32, number: u32) {
     }
 }
 
-/// Checks that decoded words are encoded to the same meaning.
+/// Checks that words keep their meaning when they are decoded and encoded again.
 fn codecs(input: &mut Input<'_>) {
     let words = [input.u64(), input.u64(), input.u64()];
     let copy = CopyOp::decode(words);

@@ -7,7 +7,7 @@ use net::packet::segment;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::Area;
 
-/// Packets that exist at a time, each in a page.
+/// Maximum number of packets that exist at a time, each in a page.
 const PAGES: usize = 64;
 /// The wire's limits.
 const WIRE: Caps = Caps {
@@ -16,9 +16,9 @@ const WIRE: Caps = Caps {
     max_frame: 70_000,
 };
 
-/// A stream of mostly consecutive packets, with changes, through an engine whose settings, polls
-/// and times the input selects: buffers and payload are conserved, aggregates keep their limits and
-/// can be segmented.
+/// Passes a stream of mostly consecutive packets, with changes, through an engine whose settings,
+/// polls and times the input selects. Checks that buffers and payload are conserved, and that
+/// aggregates keep their limits and can be segmented.
 pub fn lro(bytes: &[u8]) {
     thread_local!(static MEMORY: Area = Area::anonymous(PAGES * PAGE).expect("memory"));
     let mut input = Input::new(bytes);

@@ -62,8 +62,8 @@ const COUNTS: [&str; 31] = [
     "-0",
 ];
 
-/// Passes a request in pieces to the metrics' HTTP parser, unchanged and made of parts; then
-/// formats counters of two domains in both text formats.
+/// Passes the input in pieces to the metrics' HTTP parser. Then passes a request made of common
+/// parts to it, or formats counters of two domains in both text formats.
 pub fn metrics(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let step = usize::from(input.u8());

@@ -48,8 +48,8 @@ const ELEMENTS: [&str; 12] = [
 ];
 
 /// Reads a profile with mostly well-formed lines. An accepted profile is unchanged after a round
-/// trip, and every form shows it without terminal control codes. Its pictures contain only the
-/// elements of every picture.
+/// trip, and every form shows it without terminal control codes. Its pictures contain only elements
+/// of the kinds that every picture contains.
 pub fn profiles(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut text = Vec::new();
@@ -120,7 +120,8 @@ fn has_no_control_codes(shown: &str) {
     assert!(!shown.contains(is_active), "{shown:?}");
 }
 
-/// Checks a picture: names opened no element, and only the program's own script is in it.
+/// Checks that no name in a picture has opened an element, and that the picture contains only the
+/// program's own script.
 fn is_a_picture(picture: &str) {
     assert_eq!(picture.matches("<script").count(), 1, "{picture}");
     assert!(
@@ -247,7 +248,7 @@ fn several<T>(input: &mut Input<'_>, mut one: impl FnMut(&mut Input<'_>) -> T) -
     (0..input.below(5)).map(|_| one(input)).collect()
 }
 
-/// Returns a small number, or any.
+/// Returns mostly a small number, sometimes any number.
 fn number(input: &mut Input<'_>) -> u64 {
     match input.u8() {
         255 => input.u64(),

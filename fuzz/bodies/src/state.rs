@@ -1,4 +1,4 @@
-//! The state file, from which attached guests return.
+//! The state file, from which a machine reattaches guests.
 
 use crate::input::Input;
 use config::live::state::{SavedGuest, SavedGuestRef, read, write};

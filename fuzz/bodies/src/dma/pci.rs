@@ -90,7 +90,8 @@ impl Notify for Model {
     }
 }
 
-/// A function that completes descriptors of a kind of device: any slot of a queue, with any word.
+/// Completes a slot of a queue in the format of a kind of device. The slot and the words may be
+/// arbitrary.
 type Complete = fn(&mut Input<'_>, queue: usize, slot: usize, memory: Span);
 
 pub(super) fn intel(input: &mut Input<'_>) {
