@@ -38,7 +38,7 @@ fn options(command: Vec<String>) -> RecordOptions {
     RecordOptions {
         event: Some("cpu-clock".to_owned()),
         hz: Some(DEFAULT_HZ),
-        // Reached only if a busy machine gives the command no time at all.
+        // This limit is reached only if a busy machine gives the command no time at all.
         limit: Some(Duration::from_secs(120)),
         named: Vec::new(),
         machine: None,
@@ -311,7 +311,7 @@ fn running_processes_can_be_profiled() {
         .unwrap();
     let mut options = options(Vec::new());
     options.named = vec![format!("app={}", child.id())];
-    // Long enough for some samples even if other programs use the CPUs.
+    // This time suffices for some samples even if other programs use the CPUs.
     let limit = Duration::from_secs(5);
     options.limit = Some(limit);
     let recorded = run(&options);

@@ -158,7 +158,7 @@ fn lines(counts: &[FunctionCounts<'_>], notes: &mut Vec<String>) -> Vec<Annotate
     shown
 }
 
-/// Reads a source file. The session's author chose its path.
+/// Reads a source file. The path is from the session, whose author may be hostile.
 fn source(path: &str) -> Result<String, String> {
     let read = || {
         let file = files::open(path, OFlags::empty())?;

@@ -5,7 +5,7 @@ use abi::machine::Audit;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Maximum names in a change. Domains choose them.
+/// Maximum number of names in a change. Domains choose the names.
 const NAMES_MAX: usize = 64;
 /// Maximum length of such a name, bytes.
 const NAME_MAX: usize = 64;

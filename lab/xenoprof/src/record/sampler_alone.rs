@@ -113,7 +113,7 @@ mod tests {
                 return testing::skip(error);
             }
         };
-        // Long enough for some samples even if the underlying hypervisor stole time.
+        // This time suffices for some samples even if the underlying hypervisor steals time.
         std::thread::sleep(std::time::Duration::from_secs(3));
         let counts = running.stop();
         assert!(counts.ran_ns >= 3_000_000_000);
