@@ -46,7 +46,7 @@ pub(super) fn instructions(
         return Err(format!("no instructions: {path} is not a file"));
     }
     let failed = |error: &dyn std::fmt::Display| format!("no instructions: {path}: {error}");
-    // The session's author chose the path.
+    // The path is from the session, whose author may be hostile.
     let file = files::open(path, OFlags::empty()).map_err(|error| failed(&error))?;
     let file = Instructions::new(path, file).ok_or_else(|| failed(&"it cannot be read"))?;
     if build_id.is_some() && build_id != file.program.build_id.as_deref() {

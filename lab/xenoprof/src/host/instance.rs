@@ -172,7 +172,7 @@ impl ObservedDomain {
                 changes: Vec::new(),
             });
         }
-        // While the domain is dead, its status is that of the next outage.
+        // While the domain is dead, its status belongs to the next outage, not to this one.
         let run = self.runs.last_mut().filter(|_| domain.alive);
         let restarts = domain.restarts.as_ref();
         if let Some(replaces) = run.and_then(|run| run.replaces.as_mut())

@@ -416,8 +416,8 @@ mod tests {
         };
         open(folder.path(), 0o755);
         let program = folder.path().join("setuid");
-        // Copied by `cp`, because a file that is open for writing cannot be executed, and a child
-        // that another test has just forked may hold a file of this process open.
+        // `cp` copies the program, because a file that is open for writing cannot be executed, and
+        // a child that another test has just forked may hold a file of this process open.
         let mut copy = Command::new("cp");
         let copy = copy.arg("--dereference").arg("/bin/sh").arg(&program);
         assert!(copy.status().unwrap().success());

@@ -311,7 +311,7 @@ pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
 /// author of the profile controls the provenance.
 ///
 /// # Errors
-/// If `out` fails.
+/// Writing to `out` fails.
 pub fn write_json(
     out: &mut impl Write,
     provenance: &serde_json::Value,
