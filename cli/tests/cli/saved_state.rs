@@ -197,7 +197,7 @@ fn a_guest_is_attached_without_a_state_file() {
     attach(&place, "a");
     log_says(
         &place,
-        "what is attached cannot be written for the next core: Is a directory",
+        "the state file with the attached guests cannot be written: Is a directory",
     );
     let lacks = || {
         status(&place)["missing"]
@@ -315,8 +315,9 @@ fn a_failed_removal_of_the_state_is_reported() {
     let down = place.run(&["down"]);
     assert_eq!(down.code, 1, "{down:?}");
     assert!(
-        down.err
-            .contains("the machine has ended, but guests that were attached"),
+        down.err.contains(
+            "the machine has ended, but the next start will attach the attached guests again"
+        ),
         "{down:?}"
     );
     assert!(down.err.contains("Read-only file system"), "{down:?}");

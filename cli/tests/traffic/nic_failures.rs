@@ -257,7 +257,7 @@ fn check_failed_restart(of_kind: fn(&str) -> String) {
     fs::remove_file(&read).unwrap();
     let outcome = ask(&socket(&machine), &request(&with));
     let failed = outcome["failed"].as_str().unwrap();
-    for says in ["did not start", "in.pcap", "the NICs again that it had"] {
+    for says in ["did not start", "in.pcap", "its previous NICs are restored"] {
         assert!(failed.contains(says), "{says}: {failed}");
     }
     loses_interface(&machine, WIRE);
