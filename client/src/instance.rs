@@ -154,8 +154,7 @@ impl Instance {
         if let Some(note) = &options.host {
             host_notes::write_in(&dir, &machine.name, note)?;
         }
-        // The manager that served this socket has exited, because otherwise the control socket
-        // would have answered.
+        // Its manager has exited: the control socket did not answer.
         let metrics = metrics::path_of(&socket);
         let _ = fs::remove_file(&metrics);
         let mut command = Command::new(&program);
