@@ -230,7 +230,11 @@ def huge():
     while time.time() < end:
         for n in (64, 4096, 1 << 19):
             guest = {"name": "x" * n, "vif": [{"endpoint": "echo"}]}
-            error = ask({"op": "attach", "guest": guest})["error"]
+            try:
+                error = ask({"op": "attach", "guest": guest})["error"]
+            except ConnectionError:
+                # On a busy system it was not read whole before a newcomer needed its place.
+                continue
             assert 10 < len(error) <= 1 << 16, len(error)
             count["huge"] += 1
 

@@ -18,7 +18,7 @@ fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
 fn expect_cycle(files: &[(&str, &str)], wanted: &str) {
     let found = cycles_of(files);
     let found: Vec<&String> = (found.iter())
-        .filter(|line| line.starts_with("circle"))
+        .filter(|line| line.starts_with("cycle"))
         .collect();
     assert_eq!(found, [&format!("cycle in planted: {wanted}")]);
 }

@@ -115,16 +115,18 @@ fn small_frames_are_delivered_like_full_ones() {
 fn lent_buffers_postpone_notifications() {
     let mut rig = rig();
     let _ = rig.back.notify();
-    let loans = post_to_device(&mut rig, 60, 4);
-    let (used, lent) = loans.split_at(20);
-    let report = rig
-        .back
-        .deliver_small(used.iter().map(|loan| (loan.id, 60, false)));
-    assert_eq!(report.delivered, 20);
-    assert!(!rig.back.is_short(), "{} are lent", lent.len());
-    rig.back
-        .deliver_small(lent.iter().take(30).map(|loan| (loan.id, 60, false)));
-    assert!(rig.back.is_short());
+    let posted = rig.back.posted(u32::MAX) as usize;
+    let loans = post_to_device(&mut rig, posted - 8, 8);
+    let half = posted / 2 - 4;
+    let (first, second) = loans.split_at(half);
+    let mut deliver = |loans: &[DeviceBuffer]| {
+        let frames = loans.iter().map(|loan| (loan.id, 60, false));
+        assert_eq!(rig.back.deliver_small(frames).delivered, loans.len() as u32);
+        rig.back.is_short()
+    };
+    assert!(!deliver(first), "as many are lent");
+    assert!(!deliver(&second[..4]), "and 8 are in the ring");
+    assert!(deliver(&second[4..5]));
 }
 
 /// Only a hostile device reports these: each is an error, and no buffer counts twice.
