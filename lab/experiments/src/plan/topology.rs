@@ -41,7 +41,7 @@ pub struct Mechanisms {
     /// Number of firewall rules per guest interface. The driver evaluates all of them for each
     /// frame to the guest, because none matches the load.
     pub rules: u16,
-    /// True if the guest interfaces have a stateful firewall that admits new flows of loads.
+    /// True if the guest interfaces have a stateful firewall that admits new flows to loads alone.
     pub stateful: bool,
 }
 

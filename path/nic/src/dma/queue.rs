@@ -215,7 +215,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         Ok(completed != index)
     }
 
-    /// Returns the next completion without taking it, or `None` if no buffer
+    /// Returns the next completion without taking it, or `None` if no buffer is completed.
     ///
     /// # Errors
     /// The device has completed a descriptor other than the oldest posted one, or reports more
