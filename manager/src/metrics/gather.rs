@@ -118,7 +118,7 @@ impl Scraper {
     /// replies.
     fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, GatherError> {
         let mut stat: Value = self.relay(domain, &Request::Stat, end)?;
-        for _ in 1..REPLIES_MAX {
+        for _ in 0..REPLIES_MAX {
             let next = stat.get("next").and_then(Value::as_u64);
             let Some(first) = next.and_then(|next| u32::try_from(next).ok()) else {
                 return Ok(stat);
