@@ -39,6 +39,13 @@ pub struct InPlacePorts {
     pub guest: usize,
 }
 
+impl InPlacePorts {
+    /// Returns whether a verdict forwards a frame to the guest alone.
+    pub(crate) fn is_for_guest(self, verdict: &Verdict) -> bool {
+        matches!(verdict, Verdict::Unicast(to) if *to == self.guest)
+    }
+}
+
 /// Batch of frames in a guest's pages, with LRO and counters.
 #[derive(Debug)]
 pub struct InPlace {
@@ -170,8 +177,7 @@ impl InPlace {
         let before = switch.ledger.enter(Hop::Bridge);
         switch.decide(ports.nic, now_ns, &mut self.frames, &mut self.verdicts);
         switch.ledger.enter(Hop::Netback);
-        let is_for_guest =
-            |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == ports.guest);
+        let is_for_guest = |verdict: &Verdict| ports.is_for_guest(verdict);
         if self.verdicts.first().is_some_and(is_for_guest) {
             let name = switch.ports.name(ports.guest).unwrap_or("");
             let received = || format!("lies in a page of {name}");

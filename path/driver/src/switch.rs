@@ -195,6 +195,7 @@ impl Switch {
             capture,
             ..
         } = self;
+        let ports = &*ports;
         let denied_by = |frame: &Frame, reason| match reason {
             DropReason::Firewall | DropReason::FirewallState => {
                 bridge.denied_by(frame.header(), in_port, now_ns)
@@ -213,20 +214,19 @@ impl Switch {
             && let Some(port) = ports.get(in_port)
         {
             for (frame, verdict) in frames.iter().zip(verdicts) {
-                let dropped = match verdict {
+                let reason = match verdict {
                     Verdict::Drop(reason) => Some(*reason),
                     Verdict::Unicast(_) | Verdict::Many(_) => None,
                 };
-                let text = dropped.map(|reason| move || drop_text(frame, reason));
+                let denied = reason.and_then(|reason| denied_by(frame, reason));
+                let text = reason.map(|reason| move || denial(reason, denied, ports));
                 capture.received_at(port.name(), frame, text, now_ns);
                 // A capture of the receiver shows which of its rules denied the frame.
-                let denied = dropped.and_then(|reason| Some((reason, denied_by(frame, reason)?)));
-                if let Some((reason, (number, rule))) = denied
+                if let (Some(text), Some((number, _))) = (text, denied)
                     && number != in_port
                     && let Some(receiver) = ports.name(number).filter(|name| capture.captures(name))
                 {
-                    let text = denial(reason, Some((number, rule)), ports);
-                    capture.sent_by(receiver, frame, Some(text), now_ns);
+                    capture.sent_by(receiver, frame, Some(text()), now_ns);
                 }
             }
         }

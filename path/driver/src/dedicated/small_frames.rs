@@ -80,14 +80,12 @@ impl SmallFrames {
         let Some(netback) = vif.and_then(VifPort::netback) else {
             return delivery;
         };
-        let is_for_it =
-            |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == ports.guest);
         let all = || buffers.iter().zip(frames.iter()).zip(&*verdicts);
-        let accepted = all().filter(|(_, verdict)| is_for_it(verdict));
+        let accepted = all().filter(|(_, verdict)| ports.is_for_guest(verdict));
         delivery.report = netback.deliver_small(
             accepted.map(|((buffer, frame), _)| (buffer.id, frame.len(), buffer.is_valid)),
         );
-        for ((buffer, _), verdict) in all().filter(|(_, verdict)| !is_for_it(verdict)) {
+        for ((buffer, _), verdict) in all().filter(|(_, verdict)| !ports.is_for_guest(verdict)) {
             delivery.misdirected += u64::from(!matches!(verdict, Verdict::Drop(_)));
             netback.return_buffer(buffer.id, Returned::Failed);
         }

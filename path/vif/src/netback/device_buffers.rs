@@ -160,17 +160,16 @@ impl<G: GrantMechanism> Netback<G> {
                 continue;
             };
             let OutstandingRequest { request, span } = outstanding;
-            let reason = match transport::check_len(bytes) {
-                Ok(()) if bytes <= span.len() => None,
-                Ok(()) => Some(VifDrop::CrossesPage),
-                Err(reason) => Some(reason),
+            let checked = match transport::check_len(bytes) {
+                Ok(()) if bytes > span.len() => Err(VifDrop::CrossesPage),
+                checked => checked,
             };
-            let len = match reason {
-                None => {
+            let len = match checked {
+                Ok(()) => {
                     report.deliver(bytes);
                     bytes as i16
                 }
-                Some(reason) => {
+                Err(reason) => {
                     report.drops.count(reason);
                     rsp::ERROR
                 }
