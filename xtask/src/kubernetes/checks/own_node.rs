@@ -2,6 +2,7 @@
 //! requests to ports of the node.
 
 use super::policy::{effect_delay, effect_delay_at, set};
+use super::services::service;
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
@@ -67,7 +68,7 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     );
     cluster.api.delete(&path)?;
     set(cluster, &policies, &[])?;
-    Ok("both addresses, both directions, probes of the kubelet".to_owned())
+    Ok("both addresses and ways, and probes".to_owned())
 }
 
 /// Requests pages from the other node, through ports of a pod's node. Where the node masquerades
@@ -82,7 +83,7 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
         ("cluster", CLUSTER_PORT, "Cluster"),
         ("local", LOCAL_PORT, "Local"),
     ] {
-        cluster.put("services", &service(NAMESPACE, (name, port, policy)))?;
+        cluster.put("services", &node_port(NAMESPACE, (name, port, policy)))?;
     }
     cluster.pods(NAMESPACE, &["published"])?;
     let node: IpAddr = cluster.node("n1")?.v4.parse()?;
@@ -107,20 +108,15 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
     wait("the pod still exists", READY_TIMEOUT, || {
         Ok(cluster.list(&path)?.is_empty())
     })?;
-    Ok("hostPort and Local: denied; NodePort: as the node".to_owned())
+    Ok("NodePort counts as the node".to_owned())
 }
 
 /// Returns a Service at a port of each node.
-fn service(namespace: &str, (name, port, policy): (&str, u16, &str)) -> Value {
-    let ports = json!([{ "port": 8000, "targetPort": 80, "nodePort": port }]);
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": namespace },
-        "spec": {
-            "type": "NodePort",
-            "selector": { "pod": "published" },
-            "externalTrafficPolicy": policy,
-            "ports": ports,
-        },
-    })
+fn node_port(namespace: &str, (name, port, policy): (&str, u16, &str)) -> Value {
+    let mut service = service(namespace, name, "published");
+    let spec = &mut service["spec"];
+    spec["type"] = "NodePort".into();
+    spec["externalTrafficPolicy"] = policy.into();
+    spec["ports"][0]["nodePort"] = port.into();
+    service
 }

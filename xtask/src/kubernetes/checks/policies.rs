@@ -121,7 +121,7 @@ fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
     ensure!(last <= DELAY_MAX, "the longest delay is {last:?}");
     let median = all[all.len() / 2].as_millis();
     Ok(format!(
-        "{} changes, {POLICIES} policies, ms: median {median}, longest {}",
+        "{} changes: median {median} ms, longest {}",
         all.len(),
         last.as_millis()
     ))

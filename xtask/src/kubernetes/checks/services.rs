@@ -18,7 +18,7 @@ const REPLICAS: u32 = 4;
 pub(super) fn run(results: &mut Results) -> Result<()> {
     results.check("a Service of a pod on each node exists", |cluster| {
         for name in ["a", "b"] {
-            cluster.put("services", &service(name))?;
+            cluster.put("services", &service("default", name, name))?;
         }
         Ok(String::new())
     });
@@ -51,7 +51,7 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
 /// Replaces all pods of a Deployment while a pod continuously requests pages from its Service.
 fn check_rolling_update(cluster: &mut Cluster) -> Result<String> {
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
-    cluster.put("services", &service("web"))?;
+    cluster.put("services", &service("default", "web", "web"))?;
     cluster.put("deployments", &deployment("1"))?;
     let complete = |cluster: &Cluster| -> Result<bool> {
         let object = cluster.api.get(&format!("{DEPLOYMENTS}/web"))?;
@@ -128,13 +128,13 @@ fn deployment(version: &str) -> Value {
     })
 }
 
-/// Returns a Service of the pods with this label.
-fn service(name: &str) -> Value {
+/// Returns a Service of a namespace, for the pods with a label.
+pub(super) fn service(namespace: &str, name: &str, pod: &str) -> Value {
     let port = json!({ "port": 8000, "targetPort": 80 });
     json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": "default" },
-        "spec": { "selector": { "pod": name }, "ports": [port] },
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": { "selector": { "pod": pod }, "ports": [port] },
     })
 }
 
