@@ -65,7 +65,7 @@ impl MachineState {
             SpecChange::SetNics { .. } | SpecChange::SetLost { .. } => false,
         };
         self.spec.apply(change.clone());
-        // Of consecutive changes of a guest, only the last counts.
+        // Only the last of a guest's consecutive changes takes effect.
         if let (SpecChange::SetGuest(guest), Some(SpecChange::SetGuest(last))) =
             (&change, self.changes.last())
             && last.place == guest.place

@@ -83,10 +83,10 @@ fn a_machine_can_be_queried_changed_and_ended() {
     );
     let stat = json(&place.run(&["stat", "--json"]).out);
     assert!(stat["driver"].is_object() && stat["web"].is_object());
-    let nobody = place.run(&["stat", "nobody"]);
+    let absent = place.run(&["stat", "absent"]);
     assert!(
-        nobody.code == 1 && nobody.err.contains("nobody"),
-        "{nobody:?}"
+        absent.code == 1 && absent.err.contains("absent"),
+        "{absent:?}"
     );
 
     assert!(place.run(&["grants", "--all"]).out.contains("leaked: 0"));

@@ -108,8 +108,8 @@ fn a_stream_survives_restarts_of_all_domains() {
         }
         carried.join().unwrap();
     });
-    let unknown = machine.grantway(&["restart", "nobody"]);
+    let unknown = machine.grantway(&["restart", "absent"]);
     assert!(!unknown.status.success());
-    assert!(text(&unknown.stderr).contains("domain nobody does not exist"));
+    assert!(text(&unknown.stderr).contains("domain absent does not exist"));
     machine.end();
 }

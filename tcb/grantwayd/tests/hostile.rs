@@ -353,8 +353,8 @@ fn clients_cannot_block_the_monitor() {
     }
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     drop(silent_readers);
-    let unknown = daemon.order("nobody", json!({}));
-    assert_eq!(unknown["error"], "domain nobody does not exist");
+    let unknown = daemon.order("absent", json!({}));
+    assert_eq!(unknown["error"], "domain absent does not exist");
     let long = json!({ "text": "x".repeat(120_000) });
     assert_eq!(
         daemon.order("g0", long)["error"],

@@ -152,8 +152,8 @@ fn errors_of_the_description_are_reported() {
     twice.domains.push(domain("g0", Program::Guest));
     assert!(error(&twice).contains("two domains named g0"));
     let mut unknown = machine(1);
-    unknown.connections[0].backend = "nobody".into();
-    assert!(error(&unknown).contains("nobody"));
+    unknown.connections[0].backend = "absent".into();
+    assert!(error(&unknown).contains("absent"));
     let mut itself = machine(1);
     itself.connections[0].backend = "g0".into();
     assert!(error(&itself).contains("two different domains"));
