@@ -68,7 +68,7 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     );
     cluster.api.delete(&path)?;
     set(cluster, &policies, &[])?;
-    Ok("both addresses and ways, and probes".to_owned())
+    Ok("both addresses and directions".to_owned())
 }
 
 /// Requests pages from the other node, through ports of a pod's node. Where the node masquerades
