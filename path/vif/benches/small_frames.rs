@@ -21,10 +21,10 @@ struct Loop {
 }
 
 impl Loop {
-    fn new(order: u8) -> Self {
-        let rig = Rig::new(Sizes {
-            tx_order: order,
-            rx_order: order,
+    fn new(make: impl Fn(Sizes) -> Rig) -> Self {
+        let rig = make(Sizes {
+            tx_order: 0,
+            rx_order: 0,
             rx_pages: 128,
             rx_spare_pages: 0,
             rx_buffer: 2048,
@@ -77,12 +77,20 @@ fn cpu_time() -> Duration {
 }
 
 fn small_frames(c: &mut Criterion) {
-    let mut group = c.benchmark_group("guest_driver_guest");
-    for (size, batches) in [(60, &[1, 8, 32, 64][..]), (1514, &[32]), (65_000, &[1])] {
+    let batches = [(60, &[1, 8, 32, 64][..]), (1514, &[32]), (65_000, &[1])];
+    measure(c, "guest_driver_guest", Rig::untouched, &batches);
+    // Buffers swap their memory, as for endpoints that touch payload.
+    measure(c, "swapped", Rig::new, &[(60, &[32])]);
+}
+
+/// Measures turns with frames of some sizes, in batches of some numbers of frames.
+fn measure(c: &mut Criterion, name: &str, make: fn(Sizes) -> Rig, batches: &[(usize, &[usize])]) {
+    let mut group = c.benchmark_group(name);
+    for &(size, batches) in batches {
         for &batch in batches {
             group.throughput(Throughput::Elements(batch as u64));
             let bytes = packet(size, 1);
-            let mut turns = Loop::new(0);
+            let mut turns = Loop::new(make);
             group.bench_function(BenchmarkId::new(format!("{size}B"), batch), |b| {
                 b.iter_custom(|iterations| {
                     let before = cpu_time();

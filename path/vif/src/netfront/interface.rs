@@ -1,7 +1,7 @@
 //! The netfront's state, and how it drives its two rings and its event channel.
 
 use super::offers::Offers;
-use super::pool::{FreeBuffers, TxPool};
+use super::pool::{RxBuffers, TxPool};
 use super::rx_pages::RxPages;
 use super::setup::{PageLayout, Setup, SetupError};
 use super::table::{GrantError, Granter};
@@ -33,7 +33,7 @@ pub struct Netfront {
     pub(super) tx_extras: u32,
     /// Pages outside the pool that may hold payload of frames.
     pub(super) tracked: Option<TrackedPages>,
-    pub(super) rx_pool: FreeBuffers,
+    pub(super) rx_pool: RxBuffers,
     pub(super) rx_pages: RxPages,
     /// Transfer offers of the receive buffers, if pages are exchanged.
     pub(super) offers: Option<Offers>,

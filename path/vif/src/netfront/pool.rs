@@ -99,42 +99,106 @@ pub(super) struct RequestLocation {
     pub(super) id: u16,
 }
 
-/// Order in which free buffers are taken, unless they were swapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReuseOrder {
-    /// The buffer that was returned last is taken first. Few receive buffers are free. With elastic
-    /// pages the others stay unused until the pool gives up their pages.
-    NewestFirst,
-    /// The buffer that has been free for longest is taken first. A buffer that the driver domain
-    /// has just read is slow to write, because its lines are in the caches of another core.
-    OldestFirst,
+/// The indices of free buffers, the longest free first.
+pub(super) trait FreeList: FromIterator<u16> {
+    /// Adds a buffer that was returned.
+    fn push(&mut self, index: u16);
+
+    /// Removes the buffer to take next.
+    fn pop(&mut self) -> Option<u16>;
+
+    /// Returns the number of buffers.
+    fn count(&self) -> usize;
+
+    /// Removes the buffers for which `stays` returns false.
+    fn retain(&mut self, stays: impl FnMut(&u16) -> bool);
+}
+
+/// The buffer that was returned last is taken first. Few receive buffers are free. With elastic
+/// pages the others stay unused until the pool gives up their pages.
+pub(super) type NewestFirst = Vec<u16>;
+
+impl FreeList for NewestFirst {
+    #[inline]
+    fn push(&mut self, index: u16) {
+        self.push(index);
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<u16> {
+        self.pop()
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn retain(&mut self, stays: impl FnMut(&u16) -> bool) {
+        self.retain(stays);
+    }
+}
+
+/// The buffer that has been free for longest is taken first, unless buffers were swapped. A buffer
+/// that the driver domain has just read is slow to write, because its lines are in the caches of
+/// another core.
+type OldestFirst = VecDeque<u16>;
+
+impl FreeList for OldestFirst {
+    #[inline]
+    fn push(&mut self, index: u16) {
+        self.push_back(index);
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<u16> {
+        self.pop_front()
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn retain(&mut self, stays: impl FnMut(&u16) -> bool) {
+        self.retain(stays);
+    }
 }
 
 /// Buffers, and which of them are free.
 #[derive(Debug)]
-pub(super) struct FreeBuffers {
+pub(super) struct FreeBuffers<List> {
     slots: Vec<PoolBuffer>,
     /// State of each slot. Separate from the slots, because loading a slot after a byte store to it
     /// stalls on store forwarding.
     states: Vec<BufferState>,
-    /// Longest free first; before them, transmit buffers with swapped memory.
-    free: VecDeque<u16>,
-    reuse: ReuseOrder,
+    free: List,
 }
 
-impl FreeBuffers {
-    /// Creates receive buffers of which the first `granted` are free and the others not granted.
-    pub(super) fn for_receive(slots: Vec<PoolBuffer>, granted: usize) -> Self {
-        Self::new(slots, granted, ReuseOrder::NewestFirst)
-    }
+/// Receive buffers.
+pub(super) type RxBuffers = FreeBuffers<NewestFirst>;
 
-    /// Creates transmit buffers that are all free.
-    fn for_transmit(slots: Vec<PoolBuffer>) -> Self {
+/// Transmit buffers. Before the longest free ones are those with swapped memory.
+type TxBuffers = FreeBuffers<OldestFirst>;
+
+impl RxBuffers {
+    /// Returns the free buffers, longest free first.
+    pub(super) fn free(&self) -> &[u16] {
+        &self.free
+    }
+}
+
+impl TxBuffers {
+    /// Creates buffers that are all free.
+    fn all_free(slots: Vec<PoolBuffer>) -> Self {
         let granted = slots.len();
-        Self::new(slots, granted, ReuseOrder::OldestFirst)
+        Self::new(slots, granted)
     }
+}
 
-    fn new(slots: Vec<PoolBuffer>, granted: usize, reuse: ReuseOrder) -> Self {
+impl<List: FreeList> FreeBuffers<List> {
+    /// Creates buffers of which the first `granted` are free and the others not granted.
+    pub(super) fn new(slots: Vec<PoolBuffer>, granted: usize) -> Self {
         let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
             .rev()
             .collect();
@@ -146,7 +210,6 @@ impl FreeBuffers {
             states: (0..slots.len()).map(state).collect(),
             slots,
             free,
-            reuse,
         }
     }
 
@@ -155,17 +218,12 @@ impl FreeBuffers {
     }
 
     pub(super) fn available(&self) -> usize {
-        self.free.len()
+        self.free.count()
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&PoolBuffer> {
         self.slots.get(index)
-    }
-
-    /// Returns the free buffers, longest free first.
-    pub(super) fn free(&self) -> impl Iterator<Item = u16> {
-        self.free.iter().copied()
     }
 
     /// Changes the state from free to away for all buffers for which `leaves` returns true: their
@@ -187,17 +245,14 @@ impl FreeBuffers {
             && let Some(slot) = self.slots.get_mut(usize::from(index))
         {
             slot.gref = gref;
-            self.free.push_back(index);
+            self.free.push(index);
         }
     }
 
     /// Changes the state from free to out.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, PoolBuffer)> {
-        let index = match self.reuse {
-            ReuseOrder::NewestFirst => self.free.pop_back(),
-            ReuseOrder::OldestFirst => self.free.pop_front(),
-        }?;
+        let index = self.free.pop()?;
         *self.states.get_mut(usize::from(index))? = BufferState::Out;
         Some((index, *self.slots.get(usize::from(index))?))
     }
@@ -230,7 +285,7 @@ impl FreeBuffers {
     fn free_from(&mut self, index: usize, from: BufferState) -> bool {
         let freed = self.move_state(index, from, BufferState::Free);
         if freed {
-            self.free.push_back(index as u16);
+            self.free.push(index as u16);
         }
         freed
     }
@@ -252,8 +307,8 @@ impl FreeBuffers {
 /// A buffer's index is also the id of the request that sends it.
 #[derive(Debug)]
 pub struct TxPool {
-    small: FreeBuffers,
-    large: FreeBuffers,
+    small: TxBuffers,
+    large: TxBuffers,
     /// The half pages of the small buffers, if these swap memory with receive buffers.
     halves: Vec<PoolBuffer>,
 }
@@ -266,8 +321,8 @@ impl TxPool {
             halves.clear();
         }
         Self {
-            small: FreeBuffers::for_transmit(small),
-            large: FreeBuffers::for_transmit(large),
+            small: TxBuffers::all_free(small),
+            large: TxBuffers::all_free(large),
             halves,
         }
     }
@@ -278,28 +333,32 @@ impl TxPool {
         !self.halves.is_empty()
     }
 
-    /// Swaps the memory of these receive buffers, which are out, with that of small buffers that
-    /// are free. Makes these buffers the next to be taken.
-    pub(super) fn swap(&mut self, receive: &mut FreeBuffers, buffers: impl Iterator<Item = usize>) {
-        let newest_first = self.small.free.iter().rev();
-        let mut swapped = 0;
-        for (received, &free) in buffers.zip(newest_first) {
-            let free = usize::from(free);
-            // Memory that the driver domain may write to stays where it is.
-            let is_out = receive.states.get(received) == Some(&BufferState::Out);
-            let (true, Some(received), Some(half), Some(small)) = (
-                is_out,
-                receive.slots.get_mut(received),
-                self.halves.get_mut(free),
-                self.small.slots.get_mut(free),
-            ) else {
-                break;
-            };
-            std::mem::swap(received, half);
-            *small = half.coloured();
-            swapped += 1;
-        }
-        self.small.free.rotate_right(swapped);
+    /// Swaps the memory of a receive buffer, which is out, with that of the small buffer that
+    /// returned last. Makes this buffer the next to be taken. Returns false if no small buffer is
+    /// free, or the receive buffer is not out.
+    #[inline]
+    pub(super) fn swap(&mut self, receive: &mut RxBuffers, buffer: usize) -> bool {
+        // Memory that the driver domain may write to stays where it is.
+        let is_out = receive.states.get(buffer) == Some(&BufferState::Out);
+        let (true, Some(received), Some(&free)) = (
+            is_out,
+            receive.slots.get_mut(buffer),
+            self.small.free.back(),
+        ) else {
+            return false;
+        };
+        let free_index = usize::from(free);
+        let (Some(half), Some(small)) = (
+            self.halves.get_mut(free_index),
+            self.small.slots.get_mut(free_index),
+        ) else {
+            return false;
+        };
+        std::mem::swap(received, half);
+        *small = half.coloured();
+        self.small.free.pop_back();
+        self.small.free.push_front(free);
+        true
     }
 
     /// Returns the number of buffers. The ids of buffers are below this number.
@@ -321,7 +380,7 @@ impl TxPool {
 
     /// Returns the stack that holds buffer `index`, and its index there.
     #[inline]
-    fn of(&mut self, index: usize) -> (&mut FreeBuffers, usize) {
+    fn of(&mut self, index: usize) -> (&mut TxBuffers, usize) {
         let small = self.small.len();
         if index < small {
             (&mut self.small, index)
@@ -421,28 +480,28 @@ mod tests {
         (0..count).map(buffer).collect()
     }
 
-    fn take_all(pool: &mut FreeBuffers) -> Vec<u16> {
+    fn take_all<List: FreeList>(pool: &mut FreeBuffers<List>) -> Vec<u16> {
         std::iter::from_fn(|| pool.take().map(|(index, _)| index)).collect()
     }
 
     #[test]
     fn only_transmit_buffers_rest_before_reuse() {
-        let transmit = FreeBuffers::for_transmit(buffers(4));
-        let receive = FreeBuffers::for_receive(buffers(4), 4);
-        for (mut pool, expected) in [(transmit, [2, 0, 3, 1]), (receive, [1, 3, 0, 2])] {
+        fn reused<List: FreeList>(mut pool: FreeBuffers<List>) -> Vec<u16> {
             take_all(&mut pool);
             assert!([2, 0, 3, 1].iter().all(|&index| pool.put(index)));
-            assert_eq!(pool.free().collect::<Vec<_>>(), [2, 0, 3, 1]);
-            assert_eq!(take_all(&mut pool), expected);
+            take_all(&mut pool)
         }
+        assert_eq!(reused(TxBuffers::all_free(buffers(4))), [2, 0, 3, 1]);
+        assert_eq!(reused(RxBuffers::new(buffers(4), 4)), [1, 3, 0, 2]);
     }
 
     #[test]
     fn swaps_end_with_the_last_free_buffer() {
         let mut tx = TxPool::new(buffers(3), Vec::new(), true);
-        let mut rx = FreeBuffers::for_receive((10..15).map(buffer).collect(), 5);
+        let mut rx = RxBuffers::new((10..15).map(buffer).collect(), 5);
         let out = take_all(&mut rx);
-        tx.swap(&mut rx, out.iter().map(|&index| index.into()));
+        let swapped = out.iter().map(|&index| tx.swap(&mut rx, index.into()));
+        assert_eq!(swapped.filter(|swapped| *swapped).count(), 3);
         let posted: Vec<u32> = out
             .iter()
             .map(|&index| rx.slots[usize::from(index)].gref.0)

@@ -92,10 +92,8 @@ impl Netfront {
             let Some((index, mut slot)) = self.rx_pool.take() else {
                 break;
             };
-            if swaps {
-                let at = usize::from(index);
-                self.tx_pool.swap(&mut self.rx_pool, std::iter::once(at));
-                slot = self.rx_pool.get(at).copied().unwrap_or(slot);
+            if swaps && self.tx_pool.swap(&mut self.rx_pool, index.into()) {
+                slot = self.rx_pool.get(index.into()).copied().unwrap_or(slot);
             }
             if let Some(offers) = &self.offers {
                 offers.make(slot.gref, index);

@@ -1,6 +1,6 @@
 //! The pages of receive buffers, granted and not granted.
 
-use super::pool::FreeBuffers;
+use super::pool::RxBuffers;
 use abi::{DomId, GrantRef};
 use shmem::Area;
 use std::collections::VecDeque;
@@ -83,7 +83,7 @@ impl RxPages {
 
     /// Appends the pages beyond the threshold that are free as a whole, with their grants, longest
     /// free first.
-    pub(super) fn surplus(&mut self, pool: &FreeBuffers, out: &mut Vec<(u32, GrantRef)>) {
+    pub(super) fn surplus(&mut self, pool: &RxBuffers, out: &mut Vec<(u32, GrantRef)>) {
         let Some(threshold) = self.threshold else {
             return;
         };
@@ -93,7 +93,7 @@ impl RxPages {
         }
         self.counts.clear();
         self.counts.resize(self.frames.len(), 0);
-        for buffer in pool.free() {
+        for &buffer in pool.free() {
             let page = self.page_of(buffer);
             if let Some(count) = self.counts.get_mut(page) {
                 *count += 1;
@@ -102,7 +102,7 @@ impl RxPages {
         let whole = |count: u8| usize::from(count) == self.per_page;
         let all = self.counts.iter().filter(|&&count| whole(count)).count();
         let surplus = all.saturating_sub(threshold);
-        for buffer in pool.free() {
+        for &buffer in pool.free() {
             if out.len() == surplus {
                 break;
             }

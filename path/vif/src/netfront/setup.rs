@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::offers::ExchangedPages;
-use super::pool::{FreeBuffers, PoolBuffer, TxPool, halves};
+use super::pool::{PoolBuffer, RxBuffers, TxPool, halves};
 use super::rx_pages::RxPages;
 use super::table::{GrantError, GrantedPage, Granter};
 use super::tracked::ExternalPages;
@@ -222,7 +222,7 @@ impl PageLayout {
     }
 
     /// Creates the receive pool.
-    pub(super) fn rx_pool(&self, negotiated: &Negotiated) -> Result<FreeBuffers, SetupError> {
+    pub(super) fn rx_pool(&self, negotiated: &Negotiated) -> Result<RxBuffers, SetupError> {
         let bytes = usize::from(negotiated.rx_buffer);
         let per_page = PAGE / bytes;
         let granted = self.part(self.layout.rx_pool())?;
@@ -235,10 +235,7 @@ impl PageLayout {
             .flat_map(|(page, gref)| {
                 (0..per_page).map(move |n| PoolBuffer::new(page, gref, n * bytes, bytes))
             });
-        Ok(FreeBuffers::for_receive(
-            slots.collect(),
-            granted.len() * per_page,
-        ))
+        Ok(RxBuffers::new(slots.collect(), granted.len() * per_page))
     }
 
     /// Creates the page records of the receive pool.

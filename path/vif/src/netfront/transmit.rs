@@ -305,6 +305,7 @@ impl Netfront {
     }
 
     /// Returns a buffer to its pool.
+    #[inline]
     pub(super) fn put(&mut self, id: BufferId) {
         match rx_index(id) {
             Some(index) => {

@@ -81,6 +81,17 @@ impl Rig {
         Self::with(sizes, Features::ALL, Features::ALL)
     }
 
+    /// Creates two ends with all features, for an endpoint that touches no payload, so that the
+    /// guest's pools do not swap memory.
+    ///
+    /// # Panics
+    /// Negotiation fails.
+    #[must_use]
+    pub fn untouched(sizes: Sizes) -> Self {
+        let back = back_record(Features::ALL);
+        Self::build((sizes, Features::ALL, back), None, None, false)
+    }
+
     /// Creates two ends with these features.
     ///
     /// # Panics
@@ -111,7 +122,7 @@ impl Rig {
         back: BackRecord,
         release_threshold: Option<u32>,
     ) -> Self {
-        Self::build((sizes, front, back), release_threshold, None)
+        Self::build((sizes, front, back), release_threshold, None, true)
     }
 
     /// Creates two ends, with features `back` at the driver domain. The guest may send from `pages`
@@ -122,13 +133,19 @@ impl Rig {
     #[must_use]
     pub fn with_outside(sizes: Sizes, back: Features, pages: u32, entries: u32) -> Self {
         let back = back_record(back);
-        Self::build((sizes, Features::ALL, back), None, Some((pages, entries)))
+        Self::build(
+            (sizes, Features::ALL, back),
+            None,
+            Some((pages, entries)),
+            true,
+        )
     }
 
     fn build(
         (sizes, front, back): (Sizes, Features, BackRecord),
         release_threshold: Option<u32>,
         outside: Option<(u32, u32)>,
+        swap: bool,
     ) -> Self {
         let rings_feature = match format() {
             Format::Xen => Features::default(),
@@ -181,7 +198,7 @@ impl Rig {
                 first_entry: layout.frames(),
                 entries,
             }),
-            swap: true,
+            swap,
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");
