@@ -178,7 +178,8 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 }
                 .bytes();
                 let mut route = Vec::new();
-                let is_open = bridge.routes(&small_frames(&[&bytes]), *port, now, &mut route);
+                let mut batch = small_frames(&[&bytes]);
+                let is_open = bridge.routes(&mut batch, *port, now, &mut route);
                 let verdict = bridge.forward(&bytes, bytes.len(), *port, now);
                 if is_open {
                     assert_eq!(verdict, Verdict::Unicast(route[0].into()));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Build, DST4, SRC4, arp, frame_of, small_frames};
+use common::{Build, DST4, DST6, SRC4, SRC6, arp, frame_of, small_frames};
 use net::bridge::{
     Bridge, BridgeSettings, Direction, DropReason, PortConfig, Prefix, Rule, Verdict,
 };
@@ -10,6 +10,7 @@ use net::flows::{FlowState, FlowStatus, Flows};
 use net::packet::{Mac, flags, protocol};
 use proptest::prelude::*;
 use shmem::Area;
+use std::net::IpAddr;
 
 const WIRE: usize = 0;
 const A: usize = 1;
@@ -48,11 +49,16 @@ fn bridge(rules: Vec<Rule>) -> Bridge {
     bridge
 }
 
-/// Returns a UDP or TCP packet from port 1000 to port 53, or back.
+/// Returns an IPv4 packet of UDP or TCP from port 1000 to port 53, or back.
 fn packet(back: bool, from: Mac, to: Mac, tcp: Option<u8>) -> Vec<u8> {
-    let (ports, ends) = match back {
-        false => ([3, 0xe8, 0, 53], [SRC4, DST4]),
-        true => ([0, 53, 3, 0xe8], [DST4, SRC4]),
+    versioned_packet(false, back, (from, to), tcp)
+}
+
+/// Returns an IPv4 or IPv6 packet of UDP or TCP from port 1000 to port 53, or back.
+fn versioned_packet(v6: bool, back: bool, (from, to): (Mac, Mac), tcp: Option<u8>) -> Vec<u8> {
+    let ports = match back {
+        false => [3, 0xe8, 0, 53],
+        true => [0, 53, 3, 0xe8],
     };
     let rest = match tcp {
         Some(flags) => vec![0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 9, 9, 0, 0, 0, 0],
@@ -67,10 +73,19 @@ fn packet(back: bool, from: Mac, to: Mac, tcp: Option<u8>) -> Vec<u8> {
             protocol::UDP
         },
         transport: [&ports[..], &rest].concat(),
+        v6,
         ..Build::tcp4(&[])
     };
     let mut bytes = build.bytes();
-    bytes[26..34].copy_from_slice(&ends.concat());
+    let (addresses, source, destination) = match v6 {
+        false => (26..34, &SRC4[..], &DST4[..]),
+        true => (22..54, &SRC6[..], &DST6[..]),
+    };
+    let ends = match back {
+        false => [source, destination],
+        true => [destination, source],
+    };
+    bytes[addresses].copy_from_slice(&ends.concat());
     bytes
 }
 
@@ -201,22 +216,29 @@ fn flows_outlive_a_change_of_rules() {
 /// BR-26: batches of established flows take the fast path, which counts them; all others do not.
 #[test]
 fn established_flows_stay_on_the_fast_path() {
+    for (v6, source) in [(false, SRC4.into()), (true, SRC6.into())] {
+        check_fast_path_of_flows(v6, source);
+    }
+}
+
+/// Checks the fast path for flows from `source`, which is an IPv4 or IPv6 address.
+fn check_fast_path_of_flows(v6: bool, source: IpAddr) {
     let mut bridge = bridge(vec![inbound(false)]);
     bridge.set_rules(B, &[inbound(false)]);
     bridge.set_flows(B, Some(flows()));
     let tcp = |back, flags| match back {
-        false => packet(false, MAC_A, MAC_B, Some(flags)),
-        true => packet(true, MAC_B, MAC_A, Some(flags)),
+        false => versioned_packet(v6, false, (MAC_A, MAC_B), Some(flags)),
+        true => versioned_packet(v6, true, (MAC_B, MAC_A), Some(flags)),
     };
     let ssh = Rule {
         state: Some(FlowState::New),
-        source: Some(Prefix::new(SRC4.into(), 32)),
+        source: Some(Prefix::new(source, if v6 { 128 } else { 32 })),
         ..Rule::any(true)
     };
     bridge.set_rules(B, &[ssh, inbound(false)]);
     let mut ports = Vec::new();
     let fast = |bridge: &mut Bridge, frames: &[&[u8]], port: usize, ports: &mut Vec<u16>| {
-        bridge.has_routes(port) && bridge.routes(&small_frames(frames), port, 0, ports)
+        bridge.has_routes(port) && bridge.routes(&mut small_frames(frames), port, 0, ports)
     };
     let syn = tcp(false, flags::SYN);
     assert!(!fast(&mut bridge, &[&syn], A, &mut ports), "a new flow");
@@ -246,8 +268,13 @@ fn established_flows_stay_on_the_fast_path() {
     );
     let flow = bridge.flows(A).unwrap().flows(0).next().unwrap();
     assert_eq!(flow.phase.name(), "established");
-    let other = packet(false, MAC_A, MAC_B, None);
+    let other = versioned_packet(v6, false, (MAC_A, MAC_B), None);
     assert!(!fast(&mut bridge, &[&ack, &other], A, &mut ports));
+    let cut = &ack[..ack.len() - 1];
+    assert!(
+        !fast(&mut bridge, &[&ack, cut], A, &mut ports),
+        "the TCP header is incomplete"
+    );
     // Rules that count established frames or might deny them.
     for rule in [
         Rule::any(true),
@@ -363,9 +390,21 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// Generates packets between A and B: whether B sends the packet, its flags if it is TCP, and the
-/// seconds that pass before it.
-fn any_packet() -> impl Strategy<Value = (bool, Option<u8>, u64)> {
+/// A packet between A and B.
+#[derive(Clone, Copy, Debug)]
+struct AnyPacket {
+    v6: bool,
+    /// Whether B sends it.
+    back: bool,
+    /// Its flags, if it is TCP.
+    tcp: Option<u8>,
+    /// Bytes that the frame lacks at its end.
+    lacking: usize,
+    /// Seconds that pass before it.
+    wait: u64,
+}
+
+fn any_packet() -> impl Strategy<Value = AnyPacket> {
     let tcp = [
         flags::SYN,
         flags::SYN | flags::ACK,
@@ -376,7 +415,17 @@ fn any_packet() -> impl Strategy<Value = (bool, Option<u8>, u64)> {
     ];
     let tcp: Vec<_> = tcp.into_iter().map(Some).chain([None, None]).collect();
     let wait = prop::sample::select(vec![0, 0, 0, 0, 1, 40]);
-    (any::<bool>(), prop::sample::select(tcp), wait)
+    let lacking = prop::sample::select(vec![0, 0, 0, 0, 0, 1, 8, 12]);
+    let versions = (any::<bool>(), any::<bool>());
+    (versions, prop::sample::select(tcp), lacking, wait).prop_map(
+        |((v6, back), tcp, lacking, wait)| AnyPacket {
+            v6,
+            back,
+            tcp,
+            lacking,
+            wait,
+        },
+    )
 }
 
 /// Two guests with the same rules and a table each.
@@ -398,15 +447,16 @@ proptest! {
     ) {
         let [mut slow, mut fast] = [(); 2].map(|()| guests(&rules));
         let (mut now_ns, mut ports) = (0, Vec::new());
-        for (back, tcp, wait) in packets {
+        for AnyPacket { v6, back, tcp, lacking, wait } in packets {
             now_ns += wait * 1_000_000_000;
-            let ((from, to), port) = if back { ((MAC_B, MAC_A), B) } else { ((MAC_A, MAC_B), A) };
-            let bytes = packet(back, from, to, tcp);
+            let (macs, port) = if back { ((MAC_B, MAC_A), B) } else { ((MAC_A, MAC_B), A) };
+            let mut bytes = versioned_packet(v6, back, macs, tcp);
+            bytes.truncate(bytes.len() - lacking);
             let denied = slow.denied_by(&bytes, port, now_ns);
             let verdict = slow.forward(&bytes, bytes.len(), port, now_ns);
             prop_assert_eq!(denied.is_some(), matches!(verdict, Verdict::Drop(_)));
-            let batch = small_frames(&[&bytes]);
-            if fast.has_routes(port) && fast.routes(&batch, port, now_ns, &mut ports) {
+            let mut batch = small_frames(&[&bytes]);
+            if fast.has_routes(port) && fast.routes(&mut batch, port, now_ns, &mut ports) {
                 prop_assert_eq!(&verdict, &Verdict::Unicast(usize::from(ports[0])));
                 fast.sent(now_ns);
             } else {

@@ -5,22 +5,28 @@
 
 use crate::frame::Frame;
 use shmem::{Fault, Span};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 /// Number of leading bytes that the fast path copies: the Ethernet header and the fields that
 /// identify protocols.
 pub const HEAD: usize = 64;
 
+/// Number of leading bytes after [`SmallFrame::lengthen`]. They include the flags of TCP over IPv6.
+const LONG_HEAD: usize = 80;
+
 /// A frame in one piece without offloads, in transit through the driver domain.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFrame {
-    head: [u8; HEAD],
+    head: [u8; LONG_HEAD],
+    /// Whether the copy in `head` extends beyond [`HEAD`] bytes.
+    is_long: bool,
     span: Span,
 }
 
 impl SmallFrame {
     const NONE: Self = Self {
-        head: [0; HEAD],
+        head: [0; LONG_HEAD],
+        is_long: false,
         span: Span::EMPTY,
     };
 
@@ -28,18 +34,44 @@ impl SmallFrame {
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
         if span.len() < HEAD {
-            self.head = [0; HEAD];
+            self.head = [0; LONG_HEAD];
         }
-        span.read(&mut self.head)?;
+        span.read(self.head.first_chunk_mut::<HEAD>().ok_or(Fault)?)?;
+        self.is_long = false;
         self.span = span;
         Ok(())
     }
 
-    /// Returns the copy of its first bytes, padded with zeros after the end of the frame.
+    /// Extends the copy of the frame's first bytes to 80 bytes, or to the end of the frame. Bytes
+    /// that are already copied are not read again.
+    ///
+    /// # Errors
+    /// The memory is inaccessible; the copy keeps its length.
+    pub fn lengthen(&mut self) -> Result<(), Fault> {
+        if !self.is_long && self.len() > HEAD {
+            let rest = self.head.get_mut(HEAD..).ok_or(Fault)?;
+            self.span.skip(HEAD).read(rest)?;
+            self.is_long = true;
+        }
+        Ok(())
+    }
+
+    /// Returns the copy of its first [`HEAD`] bytes, padded with zeros after the end of the frame.
     #[must_use]
     #[inline]
     pub const fn head(&self) -> &[u8; HEAD] {
-        &self.head
+        match self.head.first_chunk() {
+            Some(head) => head,
+            None => &[0; HEAD],
+        }
+    }
+
+    /// Returns the copied bytes without padding: [`HEAD`], or more after [`SmallFrame::lengthen`].
+    #[must_use]
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        let copied = if self.is_long { LONG_HEAD } else { HEAD };
+        self.head.get(..copied.min(self.len())).unwrap_or(&[])
     }
 
     /// Returns its length in bytes.
@@ -50,7 +82,7 @@ impl SmallFrame {
         self.span.len()
     }
 
-    /// Writes the frame to `dst`: the private head, then the rest from memory.
+    /// Writes the frame to `dst`: the private copy of its first bytes, then the rest from memory.
     ///
     /// # Errors
     /// The memory is inaccessible, or `dst` is shorter than the frame.
@@ -60,12 +92,22 @@ impl SmallFrame {
             return Err(Fault);
         }
         if self.len() <= HEAD {
-            return dst.take(self.len()).write(&self.head);
+            return dst.take(self.len()).write(self.head());
         }
         let rest = dst.skip(HEAD);
         rest.prefetch_write();
-        dst.write(&self.head)?;
+        if self.is_long {
+            return self.copy_long(dst);
+        }
+        dst.write(self.head())?;
         shmem::copy(rest, self.span.skip(HEAD))
+    }
+
+    /// Like [`SmallFrame::copy_to`], for a frame that was [lengthened](SmallFrame::lengthen).
+    fn copy_long(&self, dst: Span) -> Result<(), Fault> {
+        let header = self.header();
+        dst.write(header)?;
+        shmem::copy(dst.skip(header.len()), self.span.skip(header.len()))
     }
 
     /// Converts the frame for the slow path.
@@ -73,7 +115,7 @@ impl SmallFrame {
     /// # Errors
     /// The memory is inaccessible.
     pub fn to_frame(&self) -> Result<Frame, Fault> {
-        Frame::with_head(self.span, &self.head)
+        Frame::with_head(self.span, self.head())
     }
 }
 
@@ -123,6 +165,13 @@ impl Deref for SmallBatch {
     }
 }
 
+impl DerefMut for SmallBatch {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [SmallFrame] {
+        self.storage.get_mut(..self.count).unwrap_or(&mut [])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,5 +208,32 @@ mod tests {
             assert_eq!(small_frame.to_frame().unwrap().to_vec().unwrap(), bytes);
             assert!(small_frame.copy_to(to.take(len - 1)).is_err());
         }
+    }
+
+    #[test]
+    fn a_lengthened_head_is_sent() {
+        let mut batch = SmallBatch::default();
+        for len in [1514, 14, 64, 65, 74, 79, 80, 81, 60] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
+            let from = memory(&bytes);
+            batch.clear();
+            batch.push(from).unwrap();
+            batch[0].lengthen().unwrap();
+            // The peer overwrites its bytes after the copy. They are not read again.
+            let private = len.min(LONG_HEAD);
+            from.take(private).fill(0xff).unwrap();
+            batch[0].lengthen().unwrap();
+            assert_eq!(batch[0].header(), &bytes[..private]);
+            let to = memory(&[0xee; 2048]);
+            batch[0].copy_to(to).unwrap();
+            let mut copied = vec![0; len + 1];
+            to.read(&mut copied).unwrap();
+            assert_eq!(copied[..len], bytes);
+            assert_eq!(copied[len], 0xee, "the copy exceeds the frame");
+        }
+        // The next frame at this position has a short head.
+        batch.clear();
+        batch.push(memory(&[7; 100])).unwrap();
+        assert_eq!(batch[0].header(), [7; HEAD]);
     }
 }

@@ -9,7 +9,7 @@ use super::offence::Offence;
 use super::port::{AddError, BridgeSettings, PortConfig, PortKind};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rule::Rule;
-use super::rules::{Count, Direction, Filtered, PortFirewall, RoutedFlow};
+use super::rules::{Count, Direction, Filtered, PortFirewall, RoutedFrame};
 use super::table::{ForwardingTable, StationEntry};
 use super::verdict::Verdict;
 use crate::flows::Flows;
@@ -48,8 +48,8 @@ pub struct Bridge {
     pub(super) ports: Vec<Option<PortState>>,
     /// Rules by port, up to the last port with rules.
     pub(super) rules: Vec<PortFirewall>,
-    /// Flows of the batch that [`Bridge::routes`] has accepted; empty between batches.
-    pub(super) routed: Vec<RoutedFlow>,
+    /// Frames of flows in the batch that [`Bridge::routes`] has accepted; empty between batches.
+    pub(super) routed: Vec<RoutedFrame>,
     pub(super) addresses: Addresses,
     /// See [`Bridge::has_new_offences`].
     pub(super) has_offences: bool,

@@ -3,7 +3,7 @@
 use super::ethernet::{Ethernet, GROUP_BIT};
 use super::guard::Guard;
 use super::members::{Bridge, PortState};
-use super::rules::{Direction, PortFirewall, RoutedFlow};
+use super::rules::{Direction, PortFirewall, RoutedFrame};
 use crate::flows::PlainPacket;
 use nic::SmallFrame;
 
@@ -29,11 +29,12 @@ impl Bridge {
 
     /// Puts the egress port of each of these frames, which arrived at one port, into `ports`.
     /// Returns false if one of them has no single egress port, or must be learned, counted or
-    /// inspected; [`Bridge::forward_batch`] then returns the verdicts on all of them.
+    /// inspected; [`Bridge::forward_batch`] then returns the verdicts on all of them. Extends the
+    /// heads of frames whose flow is looked up and needs more.
     #[must_use]
     pub fn routes(
         &mut self,
-        small_frames: &[SmallFrame],
+        small_frames: &mut [SmallFrame],
         in_port: usize,
         now_ns: u64,
         ports: &mut Vec<u16>,
@@ -50,21 +51,18 @@ impl Bridge {
     /// sent it.
     #[inline]
     pub fn sent(&mut self, now_ns: u64) {
-        for RoutedFlow { port, place, len } in self.routed.drain(..) {
-            let rules = self.rules.get_mut(port);
-            if let Some(flows) = rules.and_then(|rules| rules.flows.as_mut()) {
-                flows.count(place, len, now_ns);
-            }
+        for RoutedFrame { flow, len } in self.routed.drain(..) {
+            flow.count(len, now_ns);
         }
     }
 
     fn find_routes(
         &self,
-        small_frames: &[SmallFrame],
+        small_frames: &mut [SmallFrame],
         in_port: usize,
         now_ns: u64,
         ports: &mut Vec<u16>,
-        routed: &mut Vec<RoutedFlow>,
+        routed: &mut Vec<RoutedFrame>,
     ) -> Option<()> {
         let (state, guard) = self.routed(in_port)?;
         let (in_flows, mut out_flows) = (self.flows(in_port), None);
@@ -92,17 +90,15 @@ impl Bridge {
                 }
             }
             if in_flows.is_some() || out_flows.is_some() {
-                let (out, len) = (last.1.into(), small_frame.len());
-                let head = small_frame.head();
-                let packet = PlainPacket::of(head.get(..len).unwrap_or(head))?;
-                let ends = [
-                    (in_flows, in_port, Direction::In),
-                    (out_flows, out, Direction::Out),
-                ];
-                for (flows, port, direction) in ends {
+                let len = small_frame.len();
+                if PlainPacket::needs_more(small_frame.head()) {
+                    small_frame.lengthen().ok()?;
+                }
+                let packet = PlainPacket::of(small_frame.header())?;
+                for (flows, direction) in [(in_flows, Direction::In), (out_flows, Direction::Out)] {
                     let Some(flows) = flows else { continue };
-                    let place = flows.find_established(direction, &packet, now_ns)?;
-                    routed.push(RoutedFlow { port, place, len });
+                    let flow = flows.find_established(direction, &packet, now_ns)?;
+                    routed.push(RoutedFrame { flow, len });
                 }
             }
             ports.push(last.1);

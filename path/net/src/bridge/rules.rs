@@ -12,7 +12,7 @@ use super::drops::DropReason;
 use super::frame_properties::{Inspected, Missing, Properties};
 use super::rule::Rule;
 pub use crate::flows::Direction;
-use crate::flows::{Classification, EntryIndex, FlowState, Flows, Lookup, PlainPacket, Subject};
+use crate::flows::{Classification, FlowState, Flows, Lookup, PlainPacket, SteadyFlow, Subject};
 
 /// A frame being filtered. It is parsed when the first rule needs it.
 #[derive(Debug)]
@@ -49,9 +49,8 @@ impl<'a> Filtered<'a> {
 
 /// A frame of a flow, at one of the two ports that it passes.
 #[derive(Debug)]
-pub(super) struct RoutedFlow {
-    pub(super) port: usize,
-    pub(super) place: EntryIndex,
+pub(super) struct RoutedFrame {
+    pub(super) flow: SteadyFlow,
     pub(super) len: usize,
 }
 
@@ -174,37 +173,56 @@ impl PortFirewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        match self.rules.is_empty() && self.flows.is_none() {
-            true => Ok(()),
-            false => self.decide(direction, filtered, now_ns),
+        match (&self.flows, direction) {
+            (Some(_), Direction::In) => self.decide_ingress(filtered, now_ns),
+            (Some(_), Direction::Out) => self.decide_egress(filtered, now_ns),
+            (None, _) if self.rules.is_empty() => Ok(()),
+            (None, _) => self.decide_by_header(direction, filtered, now_ns),
         }
     }
 
-    // Separate from `pass`, which returns immediately for ports with neither rules nor flows.
+    // Separate functions, so that the direction is a constant of each, and that `pass` is short.
     #[inline(never)]
-    fn decide(
+    fn decide_ingress(
+        &mut self,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        self.decide_by_flow(Direction::In, filtered, now_ns)
+    }
+
+    #[inline(never)]
+    fn decide_egress(
+        &mut self,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        self.decide_by_flow(Direction::Out, filtered, now_ns)
+    }
+
+    #[inline(always)]
+    fn decide_by_flow(
         &mut self,
         direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
         let decision = self.summary(direction).established;
-        if let Some(flows) = &mut self.flows
+        if let Some(flows) = &self.flows
             && decision != EstablishedDecision::Depends
             && let Some(packet) = PlainPacket::of(filtered.header)
-            && let Some(place) = flows.find_established(direction, &packet, now_ns)
+            && let Some(flow) = flows.find_established(direction, &packet, now_ns)
         {
             if let EstablishedDecision::Rule(at) = decision {
                 self.apply(at, filtered.len)?;
             }
-            if let Some(flows) = &mut self.flows {
-                flows.count(place, filtered.len, now_ns);
-            }
+            flow.count(filtered.len, now_ns);
             return Ok(());
         }
         self.decide_by_header(direction, filtered, now_ns)
     }
 
+    #[inline(never)]
     fn decide_by_header(
         &mut self,
         direction: Direction,

@@ -13,7 +13,7 @@
 //! if the process dies between two stores, the next one finds a free or complete entry.
 
 use super::key::{FlowKey, PacketKind, address_of, is_mapped};
-use super::phase::{FlowPhase, marks, seconds};
+use super::phase::{FlowPhase, marks, seconds, tick};
 use super::{Direction, phase};
 use crate::packet::{flags, protocol};
 use std::net::IpAddr;
@@ -58,25 +58,6 @@ pub(super) fn phase_of(words: &Words) -> Option<(FlowPhase, u8)> {
     Some((phase, (word >> 8) as u8))
 }
 
-/// Returns whether a packet changes neither phase nor marks, and prolongs the flow's life.
-#[inline]
-pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -> bool {
-    let word = load(&words[4]);
-    let is = |phase: FlowPhase| word as u8 == phase as u8 + 1;
-    match kind {
-        PacketKind::Tcp(tcp_flags) => {
-            tcp_flags & (flags::SYN | flags::FIN | flags::RST) == 0
-                && (is(FlowPhase::Established) || is(FlowPhase::Closing))
-        }
-        PacketKind::Datagram => {
-            let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
-            is(FlowPhase::Replied)
-                || is(FlowPhase::Requested) && initiator_out == (direction == Direction::Out)
-        }
-        PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
-    }
-}
-
 /// Returns the ticks of the flow's first and last packet.
 #[inline]
 pub(super) fn ticks_of(words: &Words) -> (u32, u32) {
@@ -118,10 +99,43 @@ pub(super) fn is_live(words: &Words, now: u32) -> bool {
     })
 }
 
-/// Like [`is_live`], for an entry that is in use. The result for a free one has no meaning.
-#[inline]
-pub(super) fn is_current(words: &Words, now: u32) -> bool {
-    now == ticks_of(words).1 || is_live(words, now)
+/// The flow of a packet that changes neither phase nor marks, and prolongs the flow's life.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyFlow(&'static Words);
+
+impl SteadyFlow {
+    /// Returns the flow of an entry that is in use, for a packet that passes in this direction.
+    /// Returns `None` if the packet changes phase or marks, or the flow has expired.
+    #[inline]
+    pub(super) fn of(
+        words: &'static Words,
+        direction: Direction,
+        kind: PacketKind,
+        now: u32,
+    ) -> Option<Self> {
+        let word = load(&words[4]);
+        let is = |phase: FlowPhase| word as u8 == phase as u8 + 1;
+        let is_steady = match kind {
+            PacketKind::Tcp(tcp_flags) => {
+                tcp_flags & (flags::SYN | flags::FIN | flags::RST) == 0
+                    && (is(FlowPhase::Established) || is(FlowPhase::Closing))
+            }
+            PacketKind::Datagram => {
+                let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
+                is(FlowPhase::Replied)
+                    || is(FlowPhase::Requested) && initiator_out == (direction == Direction::Out)
+            }
+            PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
+        };
+        let is_current = || now == ticks_of(words).1 || is_live(words, now);
+        (is_steady && is_current()).then_some(Self(words))
+    }
+
+    /// Counts the packet.
+    #[inline]
+    pub fn count(self, bytes: usize, now_ns: u64) {
+        count(self.0, bytes as u64, tick(now_ns), true);
+    }
 }
 
 impl FlowEntry {

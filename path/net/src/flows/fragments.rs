@@ -2,6 +2,7 @@
 //! its first fragment.
 
 use super::identity::FragmentId;
+use super::key::HashKeys;
 
 /// Number of sets, and of records in each.
 const SETS: usize = 64;
@@ -37,7 +38,7 @@ impl Fragments {
     pub(super) fn remember(
         &mut self,
         id: &FragmentId,
-        keys: [u64; 2],
+        keys: &HashKeys,
         flow: (usize, u64),
         now: u32,
     ) {
@@ -61,7 +62,7 @@ impl Fragments {
     }
 
     /// Returns entry index and identifying word of the flow of a later fragment.
-    pub(super) fn find(&self, id: &FragmentId, keys: [u64; 2], now: u32) -> Option<(usize, u64)> {
+    pub(super) fn find(&self, id: &FragmentId, keys: &HashKeys, now: u32) -> Option<(usize, u64)> {
         let packet = id.hash(keys) | 1;
         let set = self.records.get(set_of(packet))?;
         let fresh = |record: &&FirstFragment| now.saturating_sub(record.tick) <= LIFE_TICKS;

@@ -1,6 +1,6 @@
 //! Extracts the identity of a frame's flow from the frame's header.
 
-use super::key::{PacketKind, Tuple, datagram, hash, mapped};
+use super::key::{HashKeys, PacketKind, Tuple, datagram, mapped};
 use super::plain_packet::PlainPacket;
 use crate::packet::{Ipv4, Ipv6, Network, Packet};
 use crate::packet::{array, be16, byte, ethertype, flags, protocol};
@@ -30,8 +30,8 @@ impl FragmentId {
         }
     }
 
-    pub(super) fn hash(&self, keys: [u64; 2]) -> u64 {
-        hash(self.source, self.destination, !self.rest, keys)
+    pub(super) fn hash(&self, keys: &HashKeys) -> u64 {
+        keys.hash(self.source, self.destination, !self.rest)
     }
 }
 
@@ -60,7 +60,7 @@ impl Subject {
     #[inline]
     pub fn of(header: &[u8]) -> Self {
         Self(match PlainPacket::of(header) {
-            Some(PlainPacket { tuple, kind }) => SubjectKind::Packet(tuple, kind, None),
+            Some(packet) => SubjectKind::Packet(packet.tuple(), packet.kind, None),
             None => parsed(header),
         })
     }

@@ -144,24 +144,40 @@ pub(super) const fn is_mapped(bits: u128) -> bool {
     bits >> 32 == 0xffff
 }
 
+/// The secret of a hash, and its rotations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HashKeys {
+    pub(super) secret: [u64; 2],
+    rotated: [u64; 3],
+}
+
+impl HashKeys {
+    pub(super) const fn new(secret: [u64; 2]) -> Self {
+        let [first, second] = secret;
+        Self {
+            secret,
+            rotated: [
+                second.rotate_left(17),
+                first.rotate_left(29),
+                first.rotate_left(43),
+            ],
+        }
+    }
+
+    /// Hashes two addresses and a word. Without the secret, a sender cannot choose packets that
+    /// collide.
+    #[inline]
+    pub(super) const fn hash(&self, a: u128, b: u128, rest: u64) -> u64 {
+        let ([first, second], [third, fourth, fifth]) = (self.secret, self.rotated);
+        let a = fold(a as u64 ^ first, (a >> 64) as u64 ^ second);
+        let b = fold(b as u64 ^ third, (b >> 64) as u64 ^ fourth);
+        fold(a ^ rest ^ fifth, b ^ rest.rotate_left(32) ^ second)
+    }
+}
+
 /// Returns the exclusive or of both halves of the product.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128) * (b as u128);
     product as u64 ^ (product >> 64) as u64
-}
-
-/// Hashes two addresses and a word. Without the keys, a sender cannot choose packets that collide.
-#[inline]
-pub(super) const fn hash(a: u128, b: u128, rest: u64, keys: [u64; 2]) -> u64 {
-    let [first, second] = keys;
-    let a = fold(a as u64 ^ first, (a >> 64) as u64 ^ second);
-    let b = fold(
-        b as u64 ^ second.rotate_left(17),
-        (b >> 64) as u64 ^ first.rotate_left(29),
-    );
-    fold(
-        a ^ rest ^ first.rotate_left(43),
-        b ^ rest.rotate_left(32) ^ second,
-    )
 }

@@ -13,7 +13,8 @@
 //!
 //! The caller classifies a frame ([`Flows::classify`]), evaluates its rules, and reports a frame
 //! that passes ([`Flows::pass`]). Classifying changes nothing. Most packets of admitted flows take
-//! a shorter path: [`Flows::find_established`] finds their flow, and [`Flows::count`] counts them.
+//! a shorter path: [`Flows::find_established`] finds their flow, and [`SteadyFlow::count`] counts
+//! them.
 //! Every operation accesses a bounded number of entries and allocates nothing.
 //!
 //! The table is an array of words in memory that the caller provides, so it can outlive the
@@ -27,11 +28,11 @@ mod phase;
 mod plain_packet;
 mod table;
 
-pub use entry::FlowStatus;
+pub use entry::{FlowStatus, SteadyFlow};
 pub use identity::Subject;
 pub use phase::FlowPhase;
 pub use plain_packet::PlainPacket;
-pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
+pub use table::{FlowTotals, Flows, Lookup, TableFull};
 
 /// Direction in which a frame passes a port, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,19 +2,24 @@
 
 use super::Direction;
 use super::key::{FlowKey, PacketKind, Tuple, datagram, mapped};
-use crate::packet::{be16, byte, ethertype, protocol};
+use crate::packet::{ethertype, protocol};
+use nic::small_frame::HEAD;
 
 /// An unfragmented TCP segment or UDP datagram without VLAN tag, IP options and extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainPacket {
-    pub(super) tuple: Tuple,
+    /// IPv4 addresses are mapped, as in [`Tuple`].
+    source: u128,
+    destination: u128,
+    /// Ports, protocol and version as in the key of the flow, if the source is inside.
+    rest: u64,
     pub(super) kind: PacketKind,
 }
 
 impl PlainPacket {
     /// Parses a frame's snapshot; returns `None` for every other packet.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn of(header: &[u8]) -> Option<Self> {
         let head = header.first_chunk::<48>()?;
         match u16::from_be_bytes([head[12], head[13]]) {
@@ -24,14 +29,63 @@ impl PlainPacket {
         }
     }
 
+    /// Returns whether a frame with this beginning can be a plain packet, and [`PlainPacket::of`]
+    /// needs more of it: TCP over IPv6.
+    #[must_use]
+    #[inline]
+    pub const fn needs_more(head: &[u8; HEAD]) -> bool {
+        let ethertype = u16::from_be_bytes([head[12], head[13]]);
+        ethertype == ethertype::IPV6 && head[20] == protocol::TCP
+    }
+
+    #[inline]
+    fn new(ends: [u128; 2], ports: u32, (protocol, version): (u8, u8), kind: PacketKind) -> Self {
+        let [source, destination] = ends;
+        Self {
+            source,
+            destination,
+            rest: u64::from(ports) << 16 | u64::from(protocol) << 8 | u64::from(version),
+            kind,
+        }
+    }
+
     /// Returns the flow of the packet if it passes a port in this direction.
     #[inline]
     pub(super) fn key(&self, direction: Direction) -> FlowKey {
-        self.tuple.key(direction)
+        let Self {
+            source,
+            destination,
+            rest,
+            ..
+        } = *self;
+        match direction {
+            Direction::In => FlowKey {
+                inside: source,
+                outside: destination,
+                rest,
+            },
+            Direction::Out => FlowKey {
+                inside: destination,
+                outside: source,
+                rest: rest & 0xffff | u64::from(self.ports().rotate_left(16)) << 16,
+            },
+        }
+    }
+
+    /// Returns source and destination port as one word.
+    #[inline]
+    const fn ports(&self) -> u32 {
+        (self.rest >> 16) as u32
+    }
+
+    /// Returns addresses, ports and protocol.
+    pub(super) const fn tuple(&self) -> Tuple {
+        let (protocol, v6) = ((self.rest >> 8) as u8, self.rest as u8 == 6);
+        Tuple::with_ports(self.source, self.destination, self.ports(), protocol, v6)
     }
 }
 
-#[inline]
+#[inline(always)]
 fn v4(header: &[u8], head: &[u8; 48]) -> Option<PlainPacket> {
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let is_plain = head[14] == 0x45 && word(18) & 0x3fff == 0;
@@ -43,11 +97,11 @@ fn v4(header: &[u8], head: &[u8; 48]) -> Option<PlainPacket> {
         protocol::UDP if is_plain && len >= 28 => datagram(ports, false),
         _ => return None,
     };
-    let tuple = Tuple::with_ports(mapped(word(26)), mapped(word(30)), ports, head[23], false);
-    Some(PlainPacket { tuple, kind })
+    let ends = [mapped(word(26)), mapped(word(30))];
+    Some(PlainPacket::new(ends, ports, (head[23], 4), kind))
 }
 
-#[inline]
+#[inline(always)]
 fn v6(header: &[u8]) -> Option<PlainPacket> {
     let head = header.first_chunk::<58>()?;
     let address = |at: usize| {
@@ -55,17 +109,18 @@ fn v6(header: &[u8]) -> Option<PlainPacket> {
         Some(u128::from_be_bytes(*bytes))
     };
     let ports = u32::from_be_bytes([head[54], head[55], head[56], head[57]]);
-    let len = be16(head, 18).ok()?;
+    let len = u16::from_be_bytes([head[18], head[19]]);
     let kind = match head[20] {
-        protocol::TCP if len >= 20 && header.len() >= 74 => {
-            let is_header = byte(header, 66).ok()? >> 4 >= 5;
-            PacketKind::Tcp(byte(header, 67).ok().filter(|_| is_header)?)
+        protocol::TCP if len >= 20 => {
+            let head = header.first_chunk::<74>()?;
+            let is_header = head[66] >> 4 >= 5;
+            PacketKind::Tcp(Some(head[67]).filter(|_| is_header)?)
         }
         protocol::UDP if len >= 8 => datagram(ports, true),
         _ => return None,
     };
-    let tuple = Tuple::with_ports(address(22)?, address(38)?, ports, head[20], true);
-    (head[14] >> 4 == 6).then_some(PlainPacket { tuple, kind })
+    let packet = PlainPacket::new([address(22)?, address(38)?], ports, (head[20], 6), kind);
+    (head[14] >> 4 == 6).then_some(packet)
 }
 
 #[cfg(test)]
@@ -121,8 +176,12 @@ mod tests {
             let next = if v6 { 20 } else { 23 };
             let fields = [&[(next, protocol)][..], &fields].concat();
             let frame = frame(v6, bytes, &fields);
-            if let Some(PlainPacket { tuple, kind }) = PlainPacket::of(&frame) {
-                prop_assert_eq!(SubjectKind::Packet(tuple, kind, None), parsed(&frame));
+            if let Some(packet) = PlainPacket::of(&frame) {
+                let tuple = packet.tuple();
+                prop_assert_eq!(SubjectKind::Packet(tuple, packet.kind, None), parsed(&frame));
+                for direction in [Direction::In, Direction::Out] {
+                    prop_assert_eq!(packet.key(direction), tuple.key(direction));
+                }
             }
         }
     }

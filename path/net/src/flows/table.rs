@@ -10,10 +10,10 @@
 //! at most half of the table and then evicts its own flows; the other half remains for answered
 //! flows.
 
-use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
+use super::entry::{self, FlowEntry, FlowStatus, SteadyFlow, WORDS, Words};
 use super::fragments::Fragments;
 use super::identity::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
-use super::key::{FlowKey, PacketKind, hash};
+use super::key::{FlowKey, HashKeys, PacketKind};
 use super::phase::{FlowPhase, marks, tick};
 use super::plain_packet::PlainPacket;
 use super::{Classification, Direction, FlowState};
@@ -65,17 +65,13 @@ impl Lookup {
     }
 }
 
-/// Index of the entry of a packet's flow.
-#[derive(Clone, Copy, Debug)]
-pub struct EntryIndex(usize);
-
 /// A port's flows.
 #[derive(Debug)]
 pub struct Flows {
     words: &'static [AtomicU64],
     /// One byte per entry, by bucket; 0: the entry is free.
     tags: Vec<u64>,
-    keys: [u64; 2],
+    keys: HashKeys,
     fragments: Fragments,
     /// Tick and direction of the last DHCP request, for IPv4 and IPv6.
     dhcp: [Option<(u32, Direction)>; 2],
@@ -121,7 +117,7 @@ impl Flows {
         if (load(0)?, load(1)?) != (LAYOUT, identity) || keys == [0; 2] {
             return None;
         }
-        table.keys = keys;
+        table.keys = HashKeys::new(keys);
         let now = tick(now_ns);
         for slot in 0..table.capacity() {
             let words = table.entry(slot)?;
@@ -159,7 +155,7 @@ impl Flows {
         (capacity.is_power_of_two() && capacity >= 2 * BUCKET).then(|| Self {
             words,
             tags: vec![0; capacity / BUCKET],
-            keys,
+            keys: HashKeys::new(keys),
             fragments: Fragments::new(),
             dhcp: [None; 2],
             pick_up_until: 0,
@@ -191,29 +187,19 @@ impl Flows {
         live.map(move |entry| entry.flow(now))
     }
 
-    /// Returns the entry of a packet's flow if the packet changes only its counters and last tick.
-    /// For all other packets it returns `None`, and [`Flows::classify`] classifies them.
+    /// Returns a packet's flow if the packet changes only its counters and last tick. For all other
+    /// packets it returns `None`, and [`Flows::classify`] classifies them.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn find_established(
         &self,
         direction: Direction,
         packet: &PlainPacket,
         now_ns: u64,
-    ) -> Option<EntryIndex> {
+    ) -> Option<SteadyFlow> {
         let key = packet.key(direction);
-        let (slot, words) = self.find(&key, self.hash(&key))?;
-        let is_established = entry::is_steady(words, direction, packet.kind)
-            && entry::is_current(words, tick(now_ns));
-        is_established.then_some(EntryIndex(slot))
-    }
-
-    /// Counts a packet whose flow [`Flows::find_established`] has found.
-    #[inline]
-    pub fn count(&mut self, place: EntryIndex, bytes: usize, now_ns: u64) {
-        if let Some(words) = self.entry(place.0) {
-            entry::count(words, bytes as u64, tick(now_ns), true);
-        }
+        let (_, words) = self.find(&key, self.hash(&key))?;
+        SteadyFlow::of(words, direction, packet.kind, tick(now_ns))
     }
 
     /// Classifies a frame that passes the port in this direction. Changes nothing.
@@ -246,7 +232,7 @@ impl Flows {
                 let ends = tuple.key(direction);
                 let slot = self
                     .fragments
-                    .find(id, self.keys, now)
+                    .find(id, &self.keys, now)
                     .and_then(|(slot, flow)| {
                         let words = self.entry(slot)?;
                         let key = FlowKey { rest: flow, ..ends };
@@ -487,13 +473,13 @@ impl Flows {
             && let Some(entry) = self.entry(slot).and_then(FlowEntry::read)
         {
             self.fragments
-                .remember(id, self.keys, (slot, entry.key.rest), now);
+                .remember(id, &self.keys, (slot, entry.key.rest), now);
         }
     }
 
     #[inline]
     fn hash(&self, key: &FlowKey) -> u64 {
-        hash(key.inside, key.outside, key.rest, self.keys)
+        self.keys.hash(key.inside, key.outside, key.rest)
     }
 
     /// Returns the two buckets of a flow.
@@ -509,7 +495,7 @@ impl Flows {
         entry::is_live(words, now).then_some(slot)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: &FlowKey, hash: u64) -> Option<(usize, &'static Words)> {
         let [first, second] = self.buckets(hash);
         let hits = |bucket: usize| Some(matches(*self.tags.get(bucket)?, tag_of(hash)));
@@ -576,11 +562,14 @@ impl BetterEntry for Option<(usize, EvictionRank)> {
 /// Returns the tag of a flow, which is never 0.
 #[inline]
 const fn tag_of(hash: u64) -> u8 {
-    (hash >> 56) as u8 | 1
+    match (hash >> 56) as u8 {
+        0 => 1,
+        tag => tag,
+    }
 }
 
-/// Returns the highest bit of each byte of `tags` that equals `tag`. Bytes above the first match
-/// may be false positives.
+/// Returns the highest bit of each byte of `tags` that equals `tag`. A byte above the first match
+/// may be a false positive.
 #[inline]
 const fn matches(tags: u64, tag: u8) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;

@@ -211,8 +211,8 @@ fn fast_path_takes_only_plain_batches() {
     let (to_b, to_router) = (plain(MAC_B, MAC_A), plain(MAC_R, MAC_A2));
     let to_wire = plain(STATION, MAC_A);
     let mut routes = vec![9];
-    let directions = small_frames(&[&to_b, &to_router, &to_b, &to_wire]);
-    assert!(bridge.routes(&directions, A, 1, &mut routes));
+    let mut directions = small_frames(&[&to_b, &to_router, &to_b, &to_wire]);
+    assert!(bridge.routes(&mut directions, A, 1, &mut routes));
     assert_eq!(
         routes.as_slice(),
         [B, ROUTER, B, WIRE2].map(|port| port as u16)
@@ -231,15 +231,15 @@ fn fast_path_takes_only_plain_batches() {
         (to_b.clone(), 7),
     ] {
         let mut routes = Vec::new();
-        let batch = small_frames(&[&to_b, &other]);
+        let mut batch = small_frames(&[&to_b, &other]);
         assert!(
-            !bridge.routes(&batch, port, 1, &mut routes),
+            !bridge.routes(&mut batch, port, 1, &mut routes),
             "{other:?} at {port}"
         );
     }
     assert_eq!(bridge.drops_total(), counted, "nothing was counted");
     // The station behind the wire has expired.
-    assert!(!bridge.routes(&directions, A, 301 * S, &mut routes));
+    assert!(!bridge.routes(&mut directions, A, 301 * S, &mut routes));
 
     for (port, limits) in [
         (
@@ -264,7 +264,7 @@ fn fast_path_takes_only_plain_batches() {
         assert!(bridge.remove(port));
         bridge.add(port, &limits).unwrap();
         assert!(
-            !bridge.routes(&small_frames(&[&to_b]), A, 1, &mut routes),
+            !bridge.routes(&mut small_frames(&[&to_b]), A, 1, &mut routes),
             "{limits:?}"
         );
     }

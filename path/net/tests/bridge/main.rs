@@ -104,7 +104,7 @@ fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
     let header = &bytes[..bytes.len().min(SNAPSHOT)];
     let mut route = Vec::new();
     let is_open = bytes.len() >= ETHERNET_BYTES
-        && bridge.routes(&small_frames(&[bytes]), port, now_ns, &mut route);
+        && bridge.routes(&mut small_frames(&[bytes]), port, now_ns, &mut route);
     let verdict = bridge.forward(header, bytes.len(), port, now_ns);
     if is_open {
         assert_eq!(verdict, Verdict::Unicast(route[0].into()));
