@@ -19,7 +19,7 @@ const ANSWER_MAX: usize = 256 << 20;
 ///
 /// # Errors
 ///
-/// No process answers there in time, or it rejects the request.
+/// Returns an error if no process answers there in time, or it rejects the request.
 pub fn ask<T: DeserializeOwned>(
     path: &Path,
     request: &Control,

@@ -48,7 +48,7 @@ pub(crate) fn write_in(dir: &Path, name: &str, text: &str) -> Result<(), Error> 
 ///
 /// # Errors
 ///
-/// It cannot be written.
+/// Returns an error if it cannot be written.
 pub fn write_note(name: &str, text: &str) -> Result<(), Error> {
     check_name(name)?;
     write_in(&runtime_dir()?, name, text)
@@ -58,7 +58,7 @@ pub fn write_note(name: &str, text: &str) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// It cannot be read, or users other than this one and root may change it.
+/// Returns an error if it cannot be read, or users other than this one and root may change it.
 pub fn note_of(name: &str) -> Result<Option<String>, Error> {
     check_name(name)?;
     match existing_runtime_dir()? {
@@ -82,7 +82,8 @@ fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
 ///
 /// # Errors
 ///
-/// The runtime directory or a note cannot be read, or another machine's start takes too long.
+/// Returns an error if the runtime directory or a note cannot be read, or another machine's start
+/// takes too long.
 pub fn clear_notes(clear: impl FnMut(&str, &str) -> bool) -> Result<(), Error> {
     match existing_runtime_dir()? {
         Some(dir) => clear_in(&dir, LOCK, clear),

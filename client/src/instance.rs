@@ -124,8 +124,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The name is in use or invalid, `grantwayd` is missing, or it cannot build the machine in
-    /// time. Nothing keeps running in these cases.
+    /// Returns an error if the name is in use or invalid, `grantwayd` is missing, or it cannot
+    /// build the machine in time. Nothing keeps running in these cases.
     pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
         check_name(&machine.name)?;
         check_limits(machine)?;
@@ -213,7 +213,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// It does not run, or denies access.
+    /// Returns an error if it does not run, or denies access.
     pub fn connect(name: &str) -> Result<Self, Error> {
         check_name(name)?;
         Self::connect_at(name, find(name)?)
@@ -224,7 +224,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Like [`Instance::connect`].
+    /// Returns the errors of [`Instance::connect`].
     pub fn connect_at(name: &str, socket: PathBuf) -> Result<Self, Error> {
         if let Err(e) = UnixStream::connect(&socket) {
             return Err(match e.kind() {
@@ -289,7 +289,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer (in time).
+    /// Returns an error if the monitor does not answer (in time).
     pub fn status(&self) -> Result<Status, Error> {
         ask(&self.socket, &Control::Status, ANSWER_TIMEOUT)
     }
@@ -298,7 +298,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer (in time).
+    /// Returns an error if the monitor does not answer (in time).
     pub fn grants(&self) -> Result<Audit, Error> {
         ask(&self.socket, &Control::Grants, ANSWER_TIMEOUT)
     }
@@ -307,7 +307,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The manager does not answer (in time), or serves no metrics.
+    /// Returns an error if the manager does not answer (in time), or serves no metrics.
     pub fn metrics(&self, format: MetricsFormat) -> Result<String, Error> {
         metrics::fetch(&metrics::path_of(&self.socket), format, METRICS_TIMEOUT)
     }
@@ -316,7 +316,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor or the domain does not answer (in time), or rejects the request.
+    /// Returns an error if the monitor or the domain does not answer (in time), or rejects the
+    /// request.
     pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
         self.relay_within(domain, request, ANSWER_TIMEOUT)
     }
@@ -325,7 +326,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Like [`Instance::relay`], or no answer in time.
+    /// Returns the errors of [`Instance::relay`], or an error if no answer arrives in time.
     pub fn relay_within(
         &self,
         domain: &str,
@@ -354,7 +355,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Like [`Instance::relay`].
+    /// Returns the errors of [`Instance::relay`].
     pub fn stat(&self, domain: &str) -> Result<serde_json::Value, Error> {
         self.stat_within(domain, ANSWER_TIMEOUT)
     }
@@ -363,7 +364,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Like [`Instance::relay`], or no answer in time.
+    /// Returns the errors of [`Instance::relay`], or an error if no answer arrives in time.
     pub fn stat_within(&self, domain: &str, time: Duration) -> Result<serde_json::Value, Error> {
         let end = Instant::now() + time;
         let ask = |request: &Request| {
@@ -378,7 +379,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The domain does not exist, cannot be restarted, or does not become ready.
+    /// Returns an error if the domain does not exist, cannot be restarted, or does not become
+    /// ready.
     pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Restart { domain }, RESTART_TIMEOUT)
@@ -388,8 +390,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Its description has mistakes, or it does not start. In both cases no part of the guest
-    /// remains.
+    /// Returns an error if its description has mistakes, or it does not start. In both cases no
+    /// part of the guest remains.
     pub fn attach(&self, guest: Setting) -> Result<Attached, Error> {
         ask(&self.socket, &Control::Attach { guest }, CHANGE_TIMEOUT)
     }
@@ -398,7 +400,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// No guest has this name, or a part of it is still in use.
+    /// Returns an error if no guest has this name, or a part of it is still in use.
     pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Detach { domain }, CHANGE_TIMEOUT)
@@ -409,8 +411,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// No attached guest has this name, the rules have mistakes, or the driver domain rejects
-    /// them. In each case the previous rules stay in force.
+    /// Returns an error if no attached guest has this name, the rules have mistakes, or the driver
+    /// domain rejects them. In each case the previous rules stay in force.
     pub fn rules(&self, guest: Setting) -> Result<RulesChanged, Error> {
         ask(&self.socket, &Control::Rules { guest }, CHANGE_TIMEOUT)
     }
@@ -420,7 +422,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The files have mistakes, or a change needs a new machine. In both cases nothing was changed.
+    /// Returns an error if the files have mistakes, or a change needs a new machine. In both cases
+    /// nothing was changed.
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
         ask(
             &self.socket,

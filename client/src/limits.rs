@@ -56,7 +56,7 @@ impl Requirement {
 ///
 /// # Errors
 ///
-/// Like [`check_limits`].
+/// Returns the errors of [`check_limits`].
 pub fn check_smallest() -> Result<(), Error> {
     check(Requirement {
         domains: 2,
@@ -69,7 +69,7 @@ pub fn check_smallest() -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Limit`] with the limit, its value and the machine's need.
+/// Returns [`Error::Limit`] with the limit, its value and the machine's need.
 pub fn check_limits(machine: &Machine) -> Result<(), Error> {
     check(Requirement::of(machine))
 }

@@ -28,7 +28,7 @@ pub struct PodRecord {
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn put(folder: &Path, guest: &str, record: &PodRecord) -> io::Result<()> {
     record_file::put(folder, guest, &serde_json::to_vec(record)?)
 }
@@ -37,7 +37,7 @@ pub fn put(folder: &Path, guest: &str, record: &PodRecord) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The file cannot be removed.
+/// Returns an error if the file cannot be removed.
 pub fn remove(folder: &Path, guest: &str) -> io::Result<()> {
     match fs::remove_file(folder.join(guest)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -50,7 +50,7 @@ pub fn remove(folder: &Path, guest: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The folder cannot be read.
+/// Returns an error if the folder cannot be read.
 pub fn all(
     folder: &Path,
     known: impl Fn(&str) -> Option<PodRecord>,

@@ -12,7 +12,7 @@ pub const HIDDEN: &str = ".";
 ///
 /// # Errors
 ///
-/// The file cannot be written; an earlier one of this name is unchanged.
+/// Returns an error if the file cannot be written; an earlier one of this name is then unchanged.
 pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let new = folder.join(format!("{HIDDEN}{name}.{}", std::process::id()));
     let write = || {

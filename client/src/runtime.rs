@@ -35,7 +35,8 @@ fn dir_from_env(variable: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// The directory cannot be created, belongs to another user, or can be changed by other users.
+/// Returns an error if the directory cannot be created, belongs to another user, or can be changed
+/// by other users.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
     let dir = runtime_path();
     make_private(&dir, rustix::process::geteuid().as_raw())?;
@@ -83,7 +84,7 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::BadName`].
+/// Returns [`Error::BadName`].
 pub fn check_name(name: &str) -> Result<(), Error> {
     let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     if (1..=32).contains(&name.len()) && name.bytes().all(good) {
@@ -97,7 +98,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// The name is invalid, or there is no runtime directory.
+/// Returns an error if the name is invalid, or there is no runtime directory.
 pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     Ok(runtime_dir()?.join(format!("{name}.sock")))
@@ -108,7 +109,7 @@ pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
 ///
 /// # Errors
 ///
-/// Like [`socket_path`].
+/// Returns the errors of [`socket_path`].
 pub fn find(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     let dir = existing_runtime_dir()?.unwrap_or_else(runtime_path);
@@ -124,7 +125,7 @@ pub fn find(name: &str) -> Result<PathBuf, Error> {
 ///
 /// # Errors
 ///
-/// The runtime directory cannot be read.
+/// Returns an error if the runtime directory cannot be read.
 pub fn names() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
         return Ok(Vec::new());
@@ -138,7 +139,7 @@ pub fn names() -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 ///
-/// The runtime directory cannot be read.
+/// Returns an error if the runtime directory cannot be read.
 pub fn listed() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
         return Ok(Vec::new());
@@ -165,7 +166,7 @@ const DRIVER_OF_COMPARISONS: &str = "driver-lab";
 ///
 /// # Errors
 ///
-/// It does not exist.
+/// Returns an error if it does not exist.
 pub fn daemon_path() -> Result<PathBuf, Error> {
     program_path(MONITOR)
 }
@@ -175,7 +176,7 @@ pub fn daemon_path() -> Result<PathBuf, Error> {
 ///
 /// # Errors
 ///
-/// It does not exist.
+/// Returns an error if it does not exist.
 pub fn program_path(name: &str) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(|e| Error::io("find this program's file", e))?;
     program_beside(&own, name)

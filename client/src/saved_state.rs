@@ -27,7 +27,8 @@ pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
 ///
 /// # Errors
 ///
-/// The file does not belong to this user or root, other users can change it, or it cannot be read.
+/// Returns an error if the file does not belong to this user or root, other users can change it, or
+/// it cannot be read.
 pub(crate) fn saved_state_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
     let path = path_of(dir, name);
     match read(&path) {
@@ -41,8 +42,8 @@ pub(crate) fn saved_state_in(dir: &Path, name: &str) -> Result<Option<String>, E
 ///
 /// # Errors
 ///
-/// The machine runs ([`Error::Running`]), another machine's start takes too long, or the file
-/// cannot be removed.
+/// Returns an error if the machine runs ([`Error::Running`]), another machine's start takes too
+/// long, or the file cannot be removed.
 pub fn remove_saved_state(name: &str) -> Result<bool, Error> {
     check_name(name)?;
     remove_in(&runtime_dir()?, name, LOCK)

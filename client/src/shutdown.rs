@@ -24,9 +24,9 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer. In this case the monitor is killed if this value has started
-    /// it. Returns [`Error::NotForgotten`] if the machine has ended, but the record of its attached
-    /// guests could not be removed.
+    /// Returns an error if the monitor does not answer. In this case the monitor is killed if this
+    /// value has started it. Returns [`Error::NotForgotten`] if the machine has ended, but the
+    /// record of its attached guests could not be removed.
     pub fn down(mut self) -> Result<(), Error> {
         self.end(SHUTDOWN_TIMEOUT)
     }
@@ -36,7 +36,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The machine has not ended in order, or not in time, and is killed.
+    /// Returns an error if the machine did not stop cleanly or in time; it is then killed.
     pub fn stop(mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
@@ -69,7 +69,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer, or a process remains after some seconds.
+    /// Returns an error if the monitor does not answer, or a process remains after some seconds.
     pub fn abandon(mut self) -> Result<(), Error> {
         let Some(mut child) = self.child.take() else {
             return Ok(());
@@ -101,7 +101,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// No process answers.
+    /// Returns an error if no process answers.
     pub fn visible_core_pid(&self) -> Result<Option<u32>, Error> {
         let failed = |e| Error::io(format!("connect to {}", self.socket.display()), e);
         let stream = UnixStream::connect(&self.socket).map_err(failed)?;

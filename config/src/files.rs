@@ -19,7 +19,7 @@ pub struct ConfigFile {
 ///
 /// # Errors
 ///
-/// A file is not TOML, or has a number that is too large.
+/// Returns an error if a file is not TOML, or has a number that is too large.
 pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, Setting>, String> {
     let mut root = DeTable::new();
     for file in files {

@@ -10,7 +10,7 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// No variant has this name. The error lists the valid names.
+/// Returns an error with the valid names if no variant has this name.
 pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownVariant> {
     T::deserialize(StrDeserializer::new(word))
 }

@@ -47,7 +47,7 @@ pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 ///
 /// # Errors
 ///
-/// All mistakes of the configuration, without lines: see [`Config::check`].
+/// Returns all mistakes of the configuration, without lines: see [`Config::check`].
 pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
     let guest = GuestSection {
@@ -175,7 +175,8 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// No guest has this name, or the description has mistakes. On an error, nothing changes.
+    /// Returns an error if no guest has this name, or the description has mistakes. On an error,
+    /// nothing changes.
     pub fn change(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
         let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
         let mut existing = self.config.guests.iter_mut().enumerate();
@@ -268,7 +269,7 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// No guest has this name, or it cannot be removed. The text is the reason.
+    /// Returns the reason as text if no guest has this name, or it cannot be removed.
     pub fn check_removable(&self, name: &str) -> Result<(), String> {
         let guest = self.config.guests.iter().find(|guest| guest.name == name);
         let guest = guest.ok_or_else(|| format!("no guest is named {name}"))?;
@@ -406,7 +407,7 @@ fn with_macs(guest: &Setting, macs: &[MacAddress]) -> Setting {
 ///
 /// # Errors
 ///
-/// The text is not TOML, or contains a date.
+/// Returns an error if the text is not TOML, or contains a date.
 pub fn setting(text: &str) -> Result<Setting, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }

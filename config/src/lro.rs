@@ -214,7 +214,7 @@ impl LroConfig {
     ///
     /// # Errors
     ///
-    /// The key or the value is invalid. The text is the remedy.
+    /// Returns the remedy as text if the key or the value is invalid.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let mut new = *self;
         match key {

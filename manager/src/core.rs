@@ -169,7 +169,7 @@ impl CoreLink {
         self.await_answer(token)
     }
 
-    /// As [`CoreLink::post`], with additional bytes in a sealed memory file.
+    /// Like [`CoreLink::post`], with additional bytes in a sealed memory file.
     pub(crate) fn post_with(
         &mut self,
         message: CoreRequest,

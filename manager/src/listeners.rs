@@ -28,7 +28,7 @@ impl Listeners {
     /// single-threaded, because the umask applies to the whole process.
     ///
     /// # Errors
-    /// A file or socket cannot be opened. All created sockets are then removed.
+    /// Returns an error if a file or socket cannot be opened. All created sockets are then removed.
     pub(crate) fn new(args: &Args) -> Result<Self, String> {
         let log = args.log.as_deref();
         let log = log.map(|path| open_log(path).map_err(|e| format!("the log {path}: {e}")));

@@ -75,7 +75,7 @@ impl Mailbox {
     /// Writes a request. The caller must then knock at the domain.
     ///
     /// # Errors
-    /// Another request awaits its reply, or this one is too long.
+    /// Returns an error if another request awaits its reply, or this one is too long.
     pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), CoreError> {
         if self.pending.is_some() {
             let why = "another request awaits the domain's reply; try again".to_owned();

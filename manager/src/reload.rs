@@ -192,7 +192,7 @@ impl ReloadProgress {
 /// Returns the steps that adapt the machine to the files.
 ///
 /// # Errors
-/// All obstacles to the steps, one per line.
+/// Returns all obstacles to the steps, one per line.
 pub(crate) fn steps(
     spec: &MachineSpec,
     config: &LiveConfig,

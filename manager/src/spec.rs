@@ -211,7 +211,7 @@ impl MachineSpec {
     /// Returns the change of NICs and worker domains for a step. `config` already has the new NICs.
     ///
     /// # Errors
-    /// A worker has no free window slots for the NICs.
+    /// Returns an error if a worker has no free window slots for the NICs.
     pub(crate) fn nic_change(
         &self,
         config: &LiveConfig,

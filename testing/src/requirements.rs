@@ -17,7 +17,7 @@ type Missing = String;
 ///
 /// # Errors
 ///
-/// The user is not root.
+/// Returns an error if the user is not root.
 pub fn root() -> Result<(), Missing> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -29,7 +29,7 @@ pub fn root() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The error of the kernel.
+/// Returns the kernel's error.
 pub fn netns() -> Result<(), Missing> {
     fresh_netns().map(drop)
 }
@@ -42,7 +42,8 @@ fn fresh_netns() -> Result<Namespace, Missing> {
 ///
 /// # Errors
 ///
-/// Network namespaces or the TAP driver are missing. The test itself reports any other failure.
+/// Returns an error if network namespaces or the TAP driver are missing. The test itself reports
+/// any other failure.
 pub fn tap() -> Result<(), Missing> {
     let namespace = fresh_netns()?;
     let spec = TapSpec {
@@ -61,7 +62,7 @@ pub fn tap() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The kernel does not permit them.
+/// Returns an error if the kernel does not permit them.
 ///
 /// # Panics
 ///
@@ -79,7 +80,7 @@ pub fn af_xdp() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// They are disabled.
+/// Returns an error if they are disabled.
 pub fn userns() -> Result<(), Missing> {
     let mut command = Command::new("unshare");
     let probe = command.args(["-Ur", "true"]).stderr(Stdio::null());
@@ -94,7 +95,7 @@ pub fn userns() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The kernel has no VXLAN, or the program `ip` is missing.
+/// Returns an error if the kernel has no VXLAN, or the program `ip` is missing.
 pub fn vxlan() -> Result<(), Missing> {
     let namespace = fresh_netns()?;
     tool("ip")?;
@@ -117,7 +118,7 @@ pub fn vxlan() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The kernel is older.
+/// Returns an error if the kernel is older than Linux 6.14.
 pub fn pid_limits() -> Result<(), Missing> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -138,7 +139,7 @@ pub fn pid_limits() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The feature that the kernel lacks.
+/// Returns the feature that the kernel lacks.
 pub fn seccomp_notify() -> Result<(), Missing> {
     confine::probe()
 }
@@ -147,7 +148,7 @@ pub fn seccomp_notify() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The kernel has no Landlock, or it is disabled.
+/// Returns an error if the kernel has no Landlock, or it is disabled.
 pub fn landlock() -> Result<(), Missing> {
     match confine::has_landlock() {
         true => Ok(()),
@@ -159,7 +160,7 @@ pub fn landlock() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// No kernel is installed, or its modules are compressed.
+/// Returns an error if no kernel is installed, or its modules are compressed.
 pub fn kernel() -> Result<(), Missing> {
     let missing = "an installed kernel (linux-image-cloud-amd64)";
     crate::kernel().map(drop).ok_or_else(|| missing.into())
@@ -169,7 +170,7 @@ pub fn kernel() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// No folder of `PATH` has it.
+/// Returns an error if no folder of `PATH` has it.
 pub fn tool(name: &str) -> Result<(), Missing> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&paths).any(|folder| folder.join(name).is_file()) {
@@ -187,7 +188,7 @@ impl Root {
     ///
     /// # Errors
     ///
-    /// Busybox is missing, or the folder cannot be created.
+    /// Returns an error if Busybox is missing, or the folder cannot be created.
     pub fn new() -> std::io::Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in ["bin", "usr"] {
@@ -224,7 +225,7 @@ impl Root {
 ///
 /// # Errors
 ///
-/// The message of `systemd-nspawn`.
+/// Returns the message of `systemd-nspawn`.
 pub fn nspawn() -> Result<(), Missing> {
     root()?;
     tool("busybox")?;
@@ -242,7 +243,7 @@ pub fn nspawn() -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// No folder in which distributions install plugins has it.
+/// Returns an error if no folder in which distributions install plugins has it.
 pub fn cni_plugin(name: &str) -> Result<(), Missing> {
     match CNI_PLUGINS
         .iter()
@@ -258,7 +259,7 @@ pub fn cni_plugin(name: &str) -> Result<(), Missing> {
 ///
 /// # Errors
 ///
-/// The program is not built.
+/// Returns an error if the program is not built.
 pub fn program(name: &str) -> Result<(), Missing> {
     let test = std::env::current_exe().unwrap_or_default();
     let built = test
@@ -287,7 +288,7 @@ pub const MACHINE: [&str; 5] = [
 ///
 /// # Errors
 ///
-/// As for [`program`] and [`tap`].
+/// Returns the errors of [`program`] and [`tap`].
 pub fn machine() -> Result<(), Missing> {
     for name in MACHINE {
         program(name)?;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 ///
-/// The path of the program is unknown.
+/// Returns an error if the path of the program is unknown.
 pub fn own(subcommand: &str) -> anyhow::Result<Command> {
     let path: PathBuf = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(path);
@@ -42,7 +42,7 @@ impl LineChild {
     ///
     /// # Errors
     ///
-    /// The command cannot be started or answers with an error.
+    /// Returns an error if the command cannot be started or answers with an error.
     pub fn start(name: &str, mut command: Command, wait: Duration) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -74,7 +74,7 @@ impl LineChild {
     ///
     /// # Errors
     ///
-    /// The helper has exited.
+    /// Returns an error if the helper has exited.
     pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
         let name = &self.name;
         let stdin = self.stdin.as_mut().context("closed")?;
@@ -87,7 +87,8 @@ impl LineChild {
     ///
     /// # Errors
     ///
-    /// The helper has exited, is late, or answers `{"error": …}`.
+    /// Returns an error if the helper has exited, does not answer in time, or answers `{"error":
+    /// …}`.
     pub fn ask(&mut self, line: &str, wait: Duration) -> anyhow::Result<Value> {
         self.tell(line)?;
         self.answer(wait)
@@ -97,7 +98,7 @@ impl LineChild {
     ///
     /// # Errors
     ///
-    /// Like [`LineChild::ask`].
+    /// Returns the errors of [`LineChild::ask`].
     pub fn answer(&mut self, wait: Duration) -> anyhow::Result<Value> {
         let line = self.line(wait)?;
         let value: Value = serde_json::from_str(&line)
@@ -145,7 +146,7 @@ impl LineChild {
 ///
 /// # Errors
 ///
-/// The output is unreadable.
+/// Returns an error if the output is unreadable.
 pub fn read_some(
     stdout: &mut ChildStdout,
     wait: Duration,
@@ -209,11 +210,12 @@ pub fn reply(value: &Value) {
     }
 }
 
-/// Also prints a helper's error on standard output, for the process that waits for an answer.
+/// Prints a helper's error on standard output, for the process that waits for an answer, and
+/// returns the result unchanged.
 ///
 /// # Errors
 ///
-/// The same error.
+/// Returns the error of `done`.
 pub fn report(done: anyhow::Result<()>) -> anyhow::Result<()> {
     if let Err(error) = &done {
         let exit = exit_code(error);
@@ -226,7 +228,7 @@ pub fn report(done: anyhow::Result<()>) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the helper does not expect it.
+/// Returns [`Failure::Usage`] if the helper does not expect it.
 pub fn parse<T: DeserializeOwned>(spec: &str) -> anyhow::Result<T> {
     serde_json::from_str(spec).map_err(|error| Failure::Usage(error.to_string()).into())
 }

@@ -23,7 +23,7 @@ pub fn watch() {
 ///
 /// # Errors
 ///
-/// [`Failure::Interrupted`].
+/// Returns [`Failure::Interrupted`].
 pub fn check() -> Result<(), Failure> {
     if REQUESTED.load(Ordering::Relaxed) {
         return Err(Failure::Interrupted);
@@ -35,7 +35,7 @@ pub fn check() -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// [`Failure::Interrupted`].
+/// Returns [`Failure::Interrupted`].
 pub fn sleep(time: Duration) -> Result<(), Failure> {
     const STEP: Duration = Duration::from_millis(50);
     let end = Instant::now() + time;

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 ///
 /// # Errors
 ///
-/// Standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_as_it_is(&clean::lines(text))
 }
@@ -18,7 +18,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// Standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -31,7 +31,7 @@ pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// Standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_as_it_is(&clean::json(&format!("{value}\n")))
 }

@@ -42,7 +42,7 @@ pub(crate) fn cargo_in(folder: &Path) -> Command {
 ///
 /// # Errors
 ///
-/// The command cannot be run or has failed. The error contains its output.
+/// Returns an error if the command cannot be run or has failed. The error contains its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command
         .output()

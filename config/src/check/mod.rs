@@ -36,7 +36,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// All mistakes of the configuration.
+    /// Returns all mistakes of the configuration.
     pub fn check(&self) -> Result<(), Problems> {
         Problems::found(self.findings(), ())
     }
@@ -45,7 +45,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// All mistakes of the configuration, without lines: see [`Config::check`].
+    /// Returns all mistakes of the configuration, without lines: see [`Config::check`].
     pub fn machine(&self) -> Result<Machine, Problems> {
         self.check()?;
         Ok(machine::build(self))

@@ -24,7 +24,7 @@ struct GuestNetwork {
 ///
 /// # Errors
 ///
-/// An address is not available. The text names the interface's number and the reason.
+/// Returns the interface's number and the reason as text if an address is not available.
 pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, String> {
     let mut guest = guest.clone();
     if let Setting::Section(keys) = &mut guest

@@ -16,7 +16,8 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// The guest does not exist or belongs to the files, or `request` has mistakes.
+    /// Returns an error if the guest does not exist or belongs to the files, or `request` has
+    /// mistakes.
     pub fn with_rules(&self, live: &HotplugState, request: &Setting) -> Result<Setting, String> {
         let name = state::name_of(request);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;

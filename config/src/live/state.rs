@@ -97,8 +97,8 @@ pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The text is invalid, has another format version, or belongs to another machine. It may have any
-/// contents.
+/// Returns an error if the text is invalid, has another format version, or belongs to another
+/// machine. It may have any contents.
 pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if text.is_empty() {
         return Ok(Vec::new());

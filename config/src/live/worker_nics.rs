@@ -32,7 +32,7 @@ impl LiveConfig {
     ///
     /// # Errors
     ///
-    /// The worker would exceed the limits of a domain.
+    /// Returns an error if the worker would exceed the limits of a domain.
     pub fn worker_with_nics(
         &self,
         worker: u32,

@@ -30,7 +30,7 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
 ///
 /// # Errors
 ///
-/// Like [`parse`].
+/// Returns the errors of [`parse`].
 pub fn parse_with_source(files: &[ConfigFile]) -> Result<(Config, SourceInfo), Problems> {
     let (config, reading) = read(files);
     let config = config?;

@@ -30,7 +30,7 @@ pub struct MachineInfo {
 ///
 /// # Errors
 ///
-/// The machine does not answer, or is still starting.
+/// Returns an error if the machine does not answer, or is still starting.
 pub fn machine_info(conf: &Value) -> Result<MachineInfo, CniError> {
     let (network, _) = NetworkConfig::of(conf)?;
     let machine = MachineClient {
@@ -91,7 +91,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// The configuration or a name is invalid.
+    /// Returns an error if the configuration or a name is invalid.
     pub fn of(conf: Value, container: &str, netns: &str, ifname: &str) -> Result<Self, CniError> {
         let variables = [
             ("CNI_COMMAND", "ADD"),
@@ -114,7 +114,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// The machine does not answer, or rejects the guest.
+    /// Returns an error if the machine does not answer, or rejects the guest.
     pub fn attach(&self, given: &InterfaceAddresses) -> Result<(), CniError> {
         add::with(&self.0, given.result()).map(drop)
     }
@@ -124,7 +124,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// The pending cleanup cannot be recorded.
+    /// Returns an error if the pending cleanup cannot be recorded.
     pub fn detach(&self) -> Result<(), CniError> {
         del::del(&self.0)
     }
@@ -133,7 +133,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// The machine's socket has no path.
+    /// Returns an error if the machine's socket has no path.
     pub fn retry_pending(&self) -> Result<(), CniError> {
         let machine = self.0.machine()?;
         self.0.pending().retry_all(&machine);
@@ -144,7 +144,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// CNI's `portmap` is not installed, or fails.
+    /// Returns an error if CNI's `portmap` is not installed, or fails.
     pub fn open(&self, ports: &[PortMapping], given: &InterfaceAddresses) -> Result<(), CniError> {
         let result = given.result().in_version(self.0.version);
         PublishedPorts::of(ports, &self.0).map_or(Ok(()), |ports| ports.open(&result))
@@ -154,7 +154,7 @@ impl Attachment {
     ///
     /// # Errors
     ///
-    /// CNI's `portmap` is not installed, or fails.
+    /// Returns an error if CNI's `portmap` is not installed, or fails.
     pub fn close(&self, ports: &[PortMapping]) -> Result<(), CniError> {
         PublishedPorts::of(ports, &self.0).map_or(Ok(()), |ports| ports.close())
     }

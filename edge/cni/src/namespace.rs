@@ -22,7 +22,7 @@ pub(crate) struct InterfaceState {
 ///
 /// # Errors
 ///
-/// The namespace does not exist, or cannot be entered.
+/// Returns an error if the namespace does not exist, or cannot be entered.
 pub(crate) fn inspect(netns: &str, ifname: &str) -> io::Result<Option<InterfaceState>> {
     in_netns(netns, || seen(ifname)).map_err(io::Error::other)?
 }
@@ -42,7 +42,7 @@ pub struct FoundInterface {
 ///
 /// # Errors
 ///
-/// The namespace does not exist, or cannot be entered.
+/// Returns an error if the namespace does not exist, or cannot be entered.
 pub fn find(netns: &str, mac: &str) -> io::Result<Option<FoundInterface>> {
     in_netns(netns, || found(mac)).map_err(io::Error::other)?
 }

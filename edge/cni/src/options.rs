@@ -32,7 +32,7 @@ const OPTIONS: [(&str, Values, bool); 10] = [
 ///
 /// # Errors
 ///
-/// An option is unknown, or its value is invalid.
+/// Returns an error if an option is unknown, or its value is invalid.
 pub fn conf<'a>(
     network: &str,
     options: impl Iterator<Item = (&'a String, &'a String)>,

@@ -28,7 +28,7 @@ impl PendingCleanups {
     ///
     /// # Errors
     ///
-    /// The file cannot be written, and does not exist.
+    /// Returns an error if the file cannot be written and does not exist.
     pub(crate) fn record(&self, machine: &MachineClient, guest: &str) -> Result<(), CniError> {
         // The file is written atomically, because a truncated file would block the guest's name
         // forever and leave the guest attached.

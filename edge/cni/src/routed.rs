@@ -14,7 +14,7 @@ use std::net::IpAddr;
 ///
 /// # Errors
 ///
-/// An address is invalid, or its address family has no gateway.
+/// Returns an error if an address is invalid, or its address family has no gateway.
 pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
     let wrong = |msg| CniError::new(ErrorCode::Config, msg);
     let mut gateways = BTreeSet::new();
@@ -70,7 +70,7 @@ fn is_link_local(address: IpAddr) -> bool {
 ///
 /// # Errors
 ///
-/// The namespace does not exist, or its settings cannot be written.
+/// Returns an error if the namespace does not exist, or its settings cannot be written.
 pub(crate) fn ignore_redirects(netns: &str) -> Result<(), CniError> {
     let failed = |error: String| {
         let msg = format!("cannot disable ICMP redirects in the namespace {netns}");

@@ -42,7 +42,7 @@ impl RemoteDriver {
     ///
     /// # Errors
     ///
-    /// A folder cannot be created.
+    /// Returns an error if a folder cannot be created.
     pub fn open(folders: &Folders) -> io::Result<Self> {
         let stored_networks = RecordStore::open(&folders.state.join("networks"))?;
         let stored_endpoints = RecordStore::open(&folders.run.join("endpoints"))?;

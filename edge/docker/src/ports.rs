@@ -12,8 +12,8 @@ const PORT_MAP: &str = "com.docker.network.portmap";
 ///
 /// # Errors
 ///
-/// Docker leaves the choice of a port to the driver. The driver could not report its choice,
-/// because Docker reads published ports only from its own drivers.
+/// Returns an error if Docker leaves the choice of a port to the driver. The driver could not
+/// report its choice, because Docker reads published ports only from its own drivers.
 pub(crate) fn published(options: Option<&Map<String, Value>>) -> Result<Vec<PortMapping>, String> {
     let ports = options.and_then(|options| options.get(PORT_MAP));
     let bindings: Option<Vec<PortBinding>> = match ports {

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// The listening socket is invalid.
+/// Returns an error if the listening socket is invalid.
 pub fn serve(listener: &UnixListener, driver: &Arc<RemoteDriver>) -> io::Result<()> {
     let places = Arc::new(());
     loop {

@@ -23,7 +23,7 @@ impl RecordStore {
     ///
     /// # Errors
     ///
-    /// It cannot be created.
+    /// Returns an error if it cannot be created.
     pub(crate) fn open(folder: &Path) -> io::Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         let named = |error| io::Error::other(format!("{}: {error}", folder.display()));
@@ -35,7 +35,8 @@ impl RecordStore {
     ///
     /// # Errors
     ///
-    /// The record cannot be written. An earlier record with this id is unchanged.
+    /// Returns an error if the record cannot be written. An earlier record with this id is then
+    /// unchanged.
     pub(crate) fn put<T: Serialize>(&self, id: &Id, record: &T) -> io::Result<()> {
         let new = self.0.join(format!("{HIDDEN}{id}"));
         let write = || {
@@ -56,7 +57,7 @@ impl RecordStore {
     ///
     /// # Errors
     ///
-    /// It cannot be removed.
+    /// Returns an error if it cannot be removed.
     pub(crate) fn remove(&self, id: &Id) -> io::Result<()> {
         match fs::remove_file(self.0.join(id.as_str())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -14,8 +14,8 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// The text is not a list, or an object has another kind, has no name, occurs twice, or is a pod
-/// with unknown parts. The error names the object and its position.
+/// Returns an error if the text is not a list, or an object has another kind, has no name, occurs
+/// twice, or is a pod with unknown parts. The error names the object and its position.
 pub fn cluster(text: &[u8]) -> Result<Cluster, String> {
     let list: ObjectList = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if list.kind != "List" {

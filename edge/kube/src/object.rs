@@ -26,7 +26,7 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// Policies do not need its kind.
+    /// Returns an error if policies do not need its kind.
     pub fn of(object: &Value) -> Result<Self, String> {
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
         match (text("apiVersion"), text("kind")) {
@@ -81,7 +81,7 @@ pub enum Object {
 ///
 /// # Errors
 ///
-/// It has no name, or is a pod with unknown parts.
+/// Returns an error if it has no name, or is a pod with unknown parts.
 pub fn decoded(kind: Kind, object: &Value) -> Result<(ObjectName, Object), String> {
     let (name, metadata) = named(kind, object)?;
     let object = match kind {
@@ -100,7 +100,7 @@ pub fn decoded(kind: Kind, object: &Value) -> Result<(ObjectName, Object), Strin
 ///
 /// # Errors
 ///
-/// It has no name.
+/// Returns an error if it has no name.
 pub fn named(kind: Kind, object: &Value) -> Result<(ObjectName, Metadata), String> {
     let of = kind.name();
     let metadata =

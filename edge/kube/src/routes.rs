@@ -89,7 +89,8 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
 ///
 /// # Errors
 ///
-/// The node is unknown or has no address, or `is_near` fails. The present routes must then stay.
+/// Returns an error if the node is unknown or has no address, or `is_near` fails. The present
+/// routes must then stay.
 fn desired_routes(
     nodes: &BTreeMap<String, Node>,
     own: &str,
@@ -225,8 +226,8 @@ fn existing() -> Result<Routes, String> {
 ///
 /// # Errors
 ///
-/// The networks are unknown. The routes must then stay, because any address may belong to a
-/// neighbour.
+/// Returns an error if the networks are unknown. The routes must then stay, because any address may
+/// belong to a neighbour.
 fn links() -> Result<Vec<AddressBlock>, String> {
     let of_family = |family| {
         shown(&[family, "-json", "route", "show"])

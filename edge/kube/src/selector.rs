@@ -41,7 +41,7 @@ impl LabelSelector {
     ///
     /// # Errors
     ///
-    /// A requirement is not one of the API.
+    /// Returns an error if a requirement is not one of the API.
     pub fn selects(&self, labels: &Labels) -> Result<bool, UnknownSelector> {
         let has = |(key, value)| labels.get(key) == Some(value);
         let mut selects = self.match_labels.iter().all(has);

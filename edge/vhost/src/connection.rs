@@ -379,7 +379,7 @@ impl VmmConnection {
     /// Executes the driver's commands. Returns whether it found any.
     ///
     /// # Errors
-    /// The control queue is broken; the error holds its number.
+    /// Returns the number of the control queue if it is broken.
     pub(crate) fn serve_control(&mut self) -> Result<bool, (usize, RingError)> {
         let Some(ring) = self.control_ring() else {
             return Ok(false);

@@ -19,7 +19,8 @@ impl DirtyLog {
     /// Returns the log in `bytes` bytes of `file` starting at `offset`.
     ///
     /// # Errors
-    /// The log is empty, not aligned or larger than `bytes_max`, or the system did not map it.
+    /// Returns an error if the log is empty, not aligned or larger than `bytes_max`, or the system
+    /// did not map it.
     pub fn new(
         file: BorrowedFd<'_>,
         offset: u64,

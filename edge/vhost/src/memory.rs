@@ -89,7 +89,8 @@ impl VmMemory {
     /// once for every queue pair.
     ///
     /// # Errors
-    /// The region is invalid or exceeds the bounds, or the system did not map it.
+    /// Returns an error if the region is invalid or exceeds the bounds, or the system did not map
+    /// it.
     pub fn add(
         &mut self,
         region: Description,
@@ -214,7 +215,7 @@ impl VmMemory {
     /// memory would be corrupt at the destination.
     ///
     /// # Errors
-    /// The log is shorter than the memory, or the front end has truncated it.
+    /// Returns an error if the log is shorter than the memory, or the front end has truncated it.
     pub(crate) fn check_log(&self) -> Result<(), ProtocolError> {
         match self.unlogged.get() {
             None => Ok(()),

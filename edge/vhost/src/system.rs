@@ -12,7 +12,7 @@ pub trait System {
     /// file fault, even if the file is truncated later.
     ///
     /// # Errors
-    /// The file cannot be mapped, or the region exceeds the system's bounds.
+    /// Returns an error if the file cannot be mapped, or the region exceeds the system's bounds.
     fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span>;
 
     /// Unmaps a region, exactly as [`System::map`] returned it.
@@ -22,7 +22,7 @@ pub trait System {
     /// descriptor is readable.
     ///
     /// # Errors
-    /// The system cannot wait for the descriptor.
+    /// Returns an error if the system cannot wait for the descriptor.
     fn watch(&mut self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()>;
 
     /// Removes a descriptor that [`System::watch`] added, before it is closed.

@@ -29,7 +29,7 @@ const DRIVER: &str = "driver";
 ///
 /// # Errors
 ///
-/// Another process answers there, or the socket cannot be created.
+/// Returns an error if another process answers there, or the socket cannot be created.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixStream::connect(path) {
         Ok(_) => {
@@ -71,7 +71,7 @@ impl ControlServer {
     ///
     /// # Errors
     ///
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(self, listener: UnixListener) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("control".to_owned());
         let begun = Instant::now();

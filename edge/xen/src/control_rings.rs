@@ -44,8 +44,8 @@ impl ControlRings {
     ///
     /// # Errors
     ///
-    /// The guest has not granted the ring or offered the event channel that its nodes name; the
-    /// reason as text for the log.
+    /// Returns the reason as text, for the log, if the guest has not granted the ring or offered
+    /// the event channel that its nodes name.
     pub fn open(
         &self,
         conn: ConnId,

@@ -42,7 +42,7 @@ impl XenDevices {
     ///
     /// # Errors
     ///
-    /// Names the device that cannot be opened, and the reason.
+    /// Returns an error that names the device that cannot be opened, and the reason.
     pub fn open(domain: &DomainSpec, frames: Area) -> Result<Self, OpenError> {
         let rings = ForeignWindow::new((domain.window_slots as usize).max(1))?;
         let (mut descriptors, mut sockets, mut uplinks) = (Vec::new(), Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ impl XenDevices {
     ///
     /// # Errors
     ///
-    /// Out of descriptors.
+    /// Returns an error if no descriptors are left.
     pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.descriptors.borrow();
         all.iter().flatten().map(OwnedFd::try_clone).collect()

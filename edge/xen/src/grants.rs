@@ -36,7 +36,7 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// Memory is exhausted.
+    /// Returns an error if memory is exhausted.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             reads: Area::anonymous(ACCESSES_MAX * PAGE)?.span(),

@@ -90,7 +90,7 @@ impl<C: StoreChannel> Interfaces<C> {
     ///
     /// # Errors
     ///
-    /// The xenstore does not answer.
+    /// Returns an error if the xenstore does not answer.
     pub fn new(mut store: Store<C>) -> Result<Self, StoreError> {
         let domain = store.read("domid")?;
         store.watch(BASE)?;
@@ -127,7 +127,7 @@ impl<C: StoreChannel> Interfaces<C> {
     ///
     /// # Errors
     ///
-    /// The xenstore fails or does not answer.
+    /// Returns an error if the xenstore fails or does not answer.
     pub fn read_changes(&mut self, now_ns: u64) -> Result<(), StoreError> {
         loop {
             match self.store.event() {
@@ -323,7 +323,7 @@ impl<C: StoreChannel> Interfaces<C> {
     ///
     /// # Errors
     ///
-    /// The xenstore's error.
+    /// Returns the xenstore's error.
     pub fn refuse(&mut self, conn: ConnId, why: &str) -> Result<(), StoreError> {
         let Some(served) = self.take(conn) else {
             return Ok(());
@@ -344,7 +344,7 @@ impl<C: StoreChannel> Interfaces<C> {
     ///
     /// # Errors
     ///
-    /// The reason why they are invalid.
+    /// Returns the reason why they are invalid.
     pub fn choose(&mut self, conn: ConnId) -> Result<Option<&FrontendChoice>, FrontendError> {
         let slot = self.served.get_mut(conn.0 as usize);
         let Some(served) = slot.and_then(Option::as_mut) else {
@@ -361,7 +361,7 @@ impl<C: StoreChannel> Interfaces<C> {
     ///
     /// # Errors
     ///
-    /// The xenstore's error.
+    /// Returns the xenstore's error.
     pub fn set(
         &mut self,
         conn: ConnId,

@@ -102,7 +102,7 @@ impl Journals {
     ///
     /// # Errors
     ///
-    /// The file cannot be created or extended to its length.
+    /// Returns an error if the file cannot be created or extended to its length.
     pub fn open(path: &Path) -> io::Result<Self> {
         let bytes = CELL * INTERFACES_MAX * QUEUES_MAX;
         let file = OpenOptions::new()

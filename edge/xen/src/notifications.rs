@@ -30,7 +30,7 @@ impl ChannelNotifier {
     ///
     /// # Errors
     ///
-    /// Memory is exhausted.
+    /// Returns an error if memory is exhausted.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             words: Area::anonymous(PAGE)?.span(),
@@ -42,7 +42,7 @@ impl ChannelNotifier {
     ///
     /// # Errors
     ///
-    /// The domain does not offer these ports.
+    /// Returns an error if the domain does not offer these ports.
     pub fn connect(
         &self,
         evtchn: &Rc<Evtchn>,

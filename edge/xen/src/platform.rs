@@ -86,7 +86,7 @@ impl Xen {
     ///
     /// # Errors
     ///
-    /// Out of memory.
+    /// Returns an error if memory is exhausted.
     pub fn new(
         interfaces: Interfaces<XenBus>,
         journals: Journals,

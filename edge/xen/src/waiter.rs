@@ -53,7 +53,7 @@ impl XenWaiter {
     ///
     /// # Errors
     ///
-    /// Out of descriptors.
+    /// Returns an error if no descriptors are left.
     pub fn new(
         xen: Rc<Xen>,
         evtchn: Rc<Evtchn>,
@@ -101,8 +101,8 @@ impl XenWaiter {
     /// Handles a descriptor of the set that is ready or has an error.
     ///
     /// # Errors
-    /// The ring of the event channel device has overflowed. The device then reports an error and no
-    /// events until it is opened again.
+    /// Returns an error if the ring of the event channel device has overflowed. The device then
+    /// reports an error and no events until it is opened again.
     fn woken(&self, by: u64, has_failed: bool) -> Result<(), Errno> {
         match by {
             EVTCHN if has_failed => return Err(Errno::OVERFLOW),

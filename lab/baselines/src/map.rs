@@ -48,7 +48,8 @@ impl Mapper {
     /// mapped, and all valid operations have the status [`GrantStatus::NoSpace`].
     ///
     /// # Errors
-    /// [`SpaceError::Lost`]: the domain must be killed and torn down, which releases the pins.
+    /// Returns [`SpaceError::Lost`]: the domain must then be killed and torn down, which releases
+    /// the pins.
     pub(crate) fn map(
         &mut self,
         tables: UsageTables<'_>,

@@ -220,7 +220,7 @@ impl Locked<'_> {
     /// Reserves a slot for the page of a pinned grant, which the caller maps next.
     ///
     /// # Errors
-    /// `BadSlot`: the slot is not free. This function then ends the use of the grant.
+    /// Returns `BadSlot` if the slot is not free. This function then ends the use of the grant.
     pub(crate) fn take(
         &mut self,
         id: DomId,

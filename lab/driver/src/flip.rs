@@ -42,7 +42,7 @@ impl FlipGrants {
     /// `first`.
     ///
     /// # Errors
-    /// The status with which the monitor rejects the binding.
+    /// Returns the status with which the monitor rejects the binding.
     pub(crate) fn bind(
         guest: GranterWindow,
         exchange: Handle,

@@ -110,7 +110,7 @@ pub struct ExpArgs {
 /// Runs a plan, and stores and prints its figures.
 ///
 /// # Errors
-/// A [`Failure`] has an exit status; see [`figures::exit_code`].
+/// A returned [`Failure`] has an exit status; see [`figures::exit_code`].
 pub fn run(args: &ExpArgs) -> anyhow::Result<()> {
     interrupt::watch();
     let study = find(&args.plan, &args.adjustment)?;

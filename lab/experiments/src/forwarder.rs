@@ -76,7 +76,7 @@ impl Forwarder {
     /// Starts the process. Both TAPs are up when this returns.
     ///
     /// # Errors
-    /// A TAP cannot be created.
+    /// Returns an error if a TAP cannot be created.
     pub fn start(spec: &ForwarderSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
@@ -93,7 +93,7 @@ impl Forwarder {
     /// Returns the counters.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn counters(&mut self) -> anyhow::Result<Counters> {
         let answer = self.child.ask("mark", Duration::from_secs(30))?;
         Ok(serde_json::from_value(answer)?)
@@ -110,7 +110,7 @@ struct Tally {
 /// Runs the helper process.
 ///
 /// # Errors
-/// A TAP cannot be opened or the core cannot be used.
+/// Returns an error if a TAP cannot be opened or the core cannot be used.
 pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
     if let Some(cpu) = spec.cpu {
         pin(cpu)?;

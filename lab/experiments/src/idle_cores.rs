@@ -26,7 +26,7 @@ pub struct IdleCores {
 /// Checks whether cores can be kept awake on this system.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the reason if they cannot.
+/// Returns [`Failure::CannotRun`] with the reason if they cannot.
 pub fn possible() -> Result<(), Failure> {
     polls(Path::new(IDLE))?;
     match OpenOptions::new().write(true).open(REQUEST) {
@@ -54,7 +54,7 @@ impl IdleCores {
     /// Keeps the cores awake, or lets them halt.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Returns an error if the kernel rejects the call.
     pub fn set(&mut self, awake: bool) -> anyhow::Result<()> {
         self.request = None;
         if awake {

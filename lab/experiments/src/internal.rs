@@ -10,7 +10,7 @@ use figures::helper::{parse, report};
 /// if the helper could not start.
 ///
 /// # Errors
-/// The arguments are invalid or the helper fails.
+/// Returns an error if the arguments are invalid or the helper fails.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     report(dispatch(args))
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// Runs a program and returns its output.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the package name if the program is not installed;
+/// Returns [`Failure::CannotRun`] with the package name if the program is not installed, and
 /// [`Failure::Failed`] with its error output if it fails.
 pub fn run(words: &[&str]) -> anyhow::Result<String> {
     let (program, args) = words.split_first().context("no command")?;
@@ -32,7 +32,7 @@ pub fn run(words: &[&str]) -> anyhow::Result<String> {
 /// Checks that all `programs` are installed.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the package name of the first missing one.
+/// Returns [`Failure::CannotRun`] with the package name of the first missing one.
 pub fn need(programs: &[&str]) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for program in programs {

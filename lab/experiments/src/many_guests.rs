@@ -58,7 +58,7 @@ impl GuestPlace {
     /// Creates a network namespace.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if this user may not create namespaces.
+    /// Returns [`Failure::CannotRun`] if this user may not create namespaces.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let no_namespace =
             |error| Failure::CannotRun(format!("cannot create a network namespace: {error}"));
@@ -75,7 +75,7 @@ impl GuestPlace {
     /// Returns whether the guest's interface exists.
     ///
     /// # Errors
-    /// The list cannot be read.
+    /// Returns an error if the list cannot be read.
     pub(crate) fn has_interface(&self) -> anyhow::Result<bool> {
         let mut text = [0; 4096];
         let count = self.interfaces.read_at(&mut text, 0)?;
@@ -86,7 +86,7 @@ impl GuestPlace {
     /// Returns whether the first neighbour is reachable from here.
     ///
     /// # Errors
-    /// The namespace cannot be entered.
+    /// Returns an error if the namespace cannot be entered.
     pub(crate) fn reaches_neighbour(&self) -> anyhow::Result<bool> {
         let ask = || -> std::io::Result<usize> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -127,7 +127,7 @@ impl ManyGuests {
     /// of the driver domain.
     ///
     /// # Errors
-    /// Namespaces cannot be created, or the machine does not start.
+    /// Returns an error if namespaces cannot be created, or the machine does not start.
     pub(crate) fn start(what: &str, driver: &str) -> anyhow::Result<Self> {
         let neighbours = [
             NamedNamespace::new("neighbour")?,
@@ -152,7 +152,7 @@ impl ManyGuests {
     /// Returns the number of interfaces in the neighbours' namespaces.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// Returns an error if they cannot be read.
     pub(crate) fn interfaces(&self) -> anyhow::Result<usize> {
         let mut count = 0;
         for neighbour in &self.neighbours {
@@ -177,7 +177,7 @@ impl ManyGuests {
     /// Attaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// The guest cannot be attached.
+    /// Returns an error if the guest cannot be attached.
     pub(crate) fn attach(&self, number: usize, place: &GuestPlace) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.attach(place.guest(number))?;
@@ -187,7 +187,7 @@ impl ManyGuests {
     /// Detaches the guest `number` and returns the duration in milliseconds.
     ///
     /// # Errors
-    /// The guest does not exist, or part of it remains.
+    /// Returns an error if the guest does not exist, or part of it remains.
     pub(crate) fn detach(&self, number: usize) -> anyhow::Result<f64> {
         let began = Instant::now();
         self.machine.detach(&guest_name(number))?;
@@ -197,7 +197,7 @@ impl ManyGuests {
     /// Returns the status of the guest `number`, or `None` if it does not exist.
     ///
     /// # Errors
-    /// The manager does not answer.
+    /// Returns an error if the manager does not answer.
     pub(crate) fn guest(&self, number: usize) -> anyhow::Result<Option<DomainStatus>> {
         let (name, status) = (guest_name(number), self.machine.status()?);
         let mut domains = status.domains.into_iter();
@@ -207,7 +207,7 @@ impl ManyGuests {
     /// Stops the machine and removes the namespaces of the neighbours.
     ///
     /// # Errors
-    /// It does not stop in time.
+    /// Returns an error if it does not stop in time.
     pub(crate) fn down(self) -> anyhow::Result<()> {
         self.machine.down()
     }

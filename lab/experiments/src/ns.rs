@@ -34,7 +34,7 @@ impl NamedNamespace {
     /// Creates an empty namespace.
     ///
     /// # Errors
-    /// This user may not create namespaces.
+    /// Returns an error if this user may not create namespaces.
     pub fn new(name: &str) -> anyhow::Result<Self> {
         let holder = LineChild::start(name, helper::own("ns")?, REPLY_TIMEOUT)?;
         Ok(Self { holder })
@@ -56,7 +56,7 @@ impl NamedNamespace {
     /// Runs a program inside and returns its output.
     ///
     /// # Errors
-    /// The program does not exist, or fails. The error has its error output.
+    /// Returns an error with the program's error output if the program does not exist, or fails.
     pub fn run(&mut self, command: &[&str]) -> anyhow::Result<String> {
         let words = command.iter().map(|&word| word.to_owned()).collect();
         self.order(&Order::Run(words))
@@ -66,7 +66,7 @@ impl NamedNamespace {
     /// Writes a kernel setting as seen from inside.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&mut self, path: &str, value: &str) -> anyhow::Result<()> {
         self.order(&Order::Write(path.into(), value.to_owned()))
             .with_context(|| format!("{value} > {path}"))
@@ -88,7 +88,7 @@ impl NamedNamespace {
 /// Moves this thread into the namespace to which a file refers.
 ///
 /// # Errors
-/// The file cannot be opened, or this user may not enter the namespace.
+/// Returns an error if the file cannot be opened, or this user may not enter the namespace.
 pub fn enter(path: &Path) -> anyhow::Result<()> {
     let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -98,7 +98,7 @@ pub fn enter(path: &Path) -> anyhow::Result<()> {
 /// Runs the helper: creates a namespace, reports its creation, and executes commands.
 ///
 /// # Errors
-/// This user may not create namespaces.
+/// Returns an error if this user may not create namespaces.
 pub fn main() -> anyhow::Result<()> {
     setup::unshare_net().map_err(|error| {
         Failure::CannotRun(format!("cannot create a network namespace: {error}"))

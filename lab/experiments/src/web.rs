@@ -31,7 +31,7 @@ const PROGRAMS: [&str; 5] = ["nginx", "httperf", "setpriv", "nsenter", "taskset"
 /// Checks that the programs are installed.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with the missing packages.
+/// Returns [`Failure::CannotRun`] with the missing packages.
 pub fn possible() -> Result<(), Failure> {
     let missing: Vec<String> = PROGRAMS
         .iter()
@@ -78,7 +78,7 @@ impl WebServer {
     /// Starts a server with a file of `bytes` bytes.
     ///
     /// # Errors
-    /// The server does not listen. The error has its output.
+    /// Returns an error with the server's output if the server does not listen.
     pub fn start(ends: &LaneEnds, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let here = folder.path();
@@ -108,7 +108,7 @@ impl WebServer {
     /// Requests the file at this rate for this time, and waits for outstanding requests.
     ///
     /// # Errors
-    /// The client cannot run, or the user interrupted the run.
+    /// Returns an error if the client cannot run, or the user interrupted the run.
     pub fn window(
         &self,
         lane: &Lane,
@@ -238,7 +238,7 @@ impl WebServers {
     /// Returns the server of a lane.
     ///
     /// # Errors
-    /// It does not start.
+    /// Returns an error if it does not start.
     pub fn of(
         &mut self,
         number: usize,

@@ -14,7 +14,7 @@ const HEAD: [&str; 10] = [
 /// Writes a header line and one line per figure (RFC 4180).
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
     let mut out = csv::Writer::from_writer(out);
     out.write_record(HEAD)?;
@@ -40,7 +40,7 @@ pub fn write(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
 /// Writes `FOLDER/PLAN.csv`, replacing the file of an earlier run.
 ///
 /// # Errors
-/// The folder or file cannot be written.
+/// Returns an error if the folder or file cannot be written.
 pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     file::replace(&folder.join(format!("{plan}.csv")), |out| {

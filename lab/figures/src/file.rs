@@ -9,7 +9,7 @@ use std::path::Path;
 /// interrupted, the old file remains. A device or a pipe is written directly.
 ///
 /// # Errors
-/// The file cannot be written. The error states the path and the cause.
+/// Returns an error if the file cannot be written. The error states the path and the cause.
 pub fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<()>,

@@ -183,7 +183,7 @@ pub fn cores() -> Vec<usize> {
 /// Pins this thread and every thread that it starts later to one core.
 ///
 /// # Errors
-/// The core does not exist.
+/// Returns an error if the core does not exist.
 pub fn pin(cpu: usize) -> anyhow::Result<()> {
     pin_process(0, cpu)
 }
@@ -191,7 +191,7 @@ pub fn pin(cpu: usize) -> anyhow::Result<()> {
 /// Pins the thread `pid`, or this thread if `pid` is 0, to one core.
 ///
 /// # Errors
-/// The core or the thread does not exist, or the thread may not be moved.
+/// Returns an error if the core or the thread does not exist, or the thread may not be moved.
 pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {

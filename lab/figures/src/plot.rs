@@ -39,7 +39,7 @@ const UNRESOLVED: RGBColor = RGBColor(170, 170, 170);
 /// paths.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for metric in METRICS {

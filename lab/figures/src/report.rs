@@ -110,7 +110,7 @@ pub fn config(column: &str, keys: &BTreeMap<String, String>) -> String {
 /// Prints provenance and figures as JSON lines.
 ///
 /// # Errors
-/// Standard output is closed.
+/// Returns an error if standard output is closed.
 pub fn print_json(provenance: &Provenance, figures: &[Figure]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     write_json(&mut out, provenance, figures)?;
@@ -191,7 +191,7 @@ const COVERAGES: usize = 4;
 /// Writes the lines of [`print_json`] to `FOLDER/PLAN.jsonl`, replacing the file of an earlier run.
 ///
 /// # Errors
-/// The folder or file cannot be written.
+/// Returns an error if the folder or file cannot be written.
 pub fn save(
     folder: &Path,
     plan: &str,
@@ -206,7 +206,7 @@ pub fn save(
 /// Loads a file that [`save`] wrote. Returns the provenance as JSON, and the figures.
 ///
 /// # Errors
-/// The file does not exist or is malformed.
+/// Returns an error if the file does not exist or is malformed.
 pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec<Figure>)> {
     let path = folder.join(format!("{plan}.jsonl"));
     let wrong = || path.display().to_string();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Returns a listening socket. Its connections inherit its congestion control.
 ///
 /// # Errors
-/// The address does not become available within a few seconds.
+/// Returns an error if the address does not become available within a few seconds.
 pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     // The kernel may still be running duplicate address detection for the address.
     let listener = retry(|| TcpListener::bind(address))
@@ -26,7 +26,7 @@ pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// pace every burst even if the algorithm changes later.
 ///
 /// # Errors
-/// No socket answers within a few seconds.
+/// Returns an error if no socket answers within a few seconds.
 pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

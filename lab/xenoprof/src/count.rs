@@ -48,7 +48,7 @@ impl Counting {
     /// time in the kernel. Skips processes that have exited.
     ///
     /// # Errors
-    /// This user may not count them, or no descriptors are left.
+    /// Returns an error if this user may not count them, or no descriptors are left.
     pub fn start(of: &[(&'static str, Vec<i32>)], events: &[Event]) -> io::Result<Self> {
         let mut counters = Vec::new();
         if events.is_empty() {
@@ -80,7 +80,7 @@ impl Counting {
     /// Returns the counts so far.
     ///
     /// # Errors
-    /// A counter cannot be read.
+    /// Returns an error if a counter cannot be read.
     pub fn read(&mut self) -> io::Result<EventCounts> {
         let mut counts = EventCounts::default();
         for (name, event, counter) in &mut self.counters {

@@ -35,7 +35,7 @@ impl Event {
     /// Returns the event with this name.
     ///
     /// # Errors
-    /// The known names.
+    /// Returns the known names.
     pub fn find(name: &str) -> Result<Self, String> {
         NAMES
             .iter()
@@ -93,7 +93,7 @@ impl Event {
     /// A successful open proves nothing, so the probe causes the event and reads its count.
     ///
     /// # Errors
-    /// The reason, in one sentence, if this machine cannot count it.
+    /// Returns the reason, in one sentence, if this machine cannot count it.
     pub fn probe(self) -> Result<Tier, String> {
         if self == Self::CpuClock {
             return Ok(Tier::CpuClock);

@@ -36,7 +36,7 @@ impl WorkerCall {
     /// Returns a call that is due immediately.
     ///
     /// # Errors
-    /// The request does not fit into a mailbox.
+    /// Returns an error if the request does not fit into a mailbox.
     pub(crate) fn new(worker: usize, conn: u32, request: &Request) -> Result<Self, String> {
         let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         if request.len() > mailbox::IN_MAX {
@@ -57,7 +57,7 @@ impl WorkerCall {
     /// Returns a call for each port. `request` makes the request from the port's description.
     ///
     /// # Errors
-    /// As [`WorkerCall::new`].
+    /// Returns the errors of [`WorkerCall::new`].
     pub(crate) fn of_ports(
         ports: &Ports,
         request: impl Fn(String) -> Request,
@@ -88,7 +88,7 @@ impl WorkerCall {
     /// refuses it.
     ///
     /// # Errors
-    /// The worker refuses the request.
+    /// Returns an error if the worker refuses the request.
     pub(crate) fn replied(
         &mut self,
         reply: Result<Vec<u8>, CoreError>,

@@ -18,7 +18,7 @@ const LINES_MAX: usize = 4096;
 /// change the parser's first verdict, and that the answer is one well-formed response.
 ///
 /// # Panics
-/// If a check fails.
+/// Panics if a check fails.
 pub fn hostile_client(bytes: &[u8], step: usize) {
     let whole = bytes.get(..REQUEST_MAX).unwrap_or(bytes);
     let last = request::read(whole);
@@ -69,7 +69,7 @@ fn assert_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
 /// unbounded number of names.
 ///
 /// # Panics
-/// If a collector would reject the text.
+/// Panics if a collector would reject the text.
 pub fn hostile_counts(driver: &[u8], web: &[u8]) {
     let mut names = SeriesNames::default();
     for [driver, web] in [[driver, web], [web, driver]] {

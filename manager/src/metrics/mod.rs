@@ -119,7 +119,7 @@ impl MetricSource {
     /// Returns the text in a format, at most [`REUSE_AGE`] old.
     ///
     /// # Errors
-    /// The main loop does not answer in time, or refuses the request.
+    /// Returns an error if the main loop does not answer in time, or refuses the request.
     fn text(&mut self, format: MetricFormat) -> Result<Arc<str>, GatherError> {
         let last = match self
             .last

@@ -38,7 +38,7 @@ pub struct DeviceDomain<W> {
 /// Runs the device domain. Returns only if the device cannot continue.
 ///
 /// # Errors
-/// A hypercall was rejected at the start, or sleeping failed.
+/// Returns an error if a hypercall was rejected at the start, or sleeping failed.
 pub fn run<W: Wait>(started: Started<DeviceConfig, W>) -> Result<Infallible, StartError> {
     let (mut device, platform) = assemble(started)?;
     platform.ready().map_err(|why| refused("ready", why))?;

@@ -30,7 +30,7 @@ impl DeviceWire {
     /// of a station.
     ///
     /// # Errors
-    /// The monitor rejects the TAP, or `memory` is too small.
+    /// Returns an error if the monitor rejects the TAP, or `memory` is too small.
     pub fn new(
         config: &DeviceConfig,
         longest: usize,

@@ -39,7 +39,8 @@ use std::rc::Rc;
 /// continue.
 ///
 /// # Errors
-/// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
+/// Returns an error if a device, a connection or a hypercall was rejected at the start, or sleeping
+/// failed.
 pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
     run_with(started, MonitorGuests::boxed)
 }
@@ -47,7 +48,7 @@ pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, Sta
 /// Runs a driver domain whose guests are added and removed by `guests`.
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the errors of [`run`].
 pub fn run_with<W: Wait>(
     started: Started<DriverConfig, W>,
     guests: impl FnOnce(VifSettings) -> Box<dyn Guests>,
@@ -64,7 +65,7 @@ pub fn run_with<W: Wait>(
 /// ports, by [`VifPort::join`].
 ///
 /// # Errors
-/// As [`run`], or an error of `join`.
+/// Returns the errors of [`run`] and of `join`.
 pub fn run_joined<W: Wait>(
     started: Started<DriverConfig, W>,
     join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,

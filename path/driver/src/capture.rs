@@ -74,7 +74,7 @@ impl CaptureSet {
     /// Returns the frames recorded since the last request, and starts or continues the capture.
     ///
     /// # Errors
-    /// Another client is capturing.
+    /// Returns an error if another client is capturing.
     pub fn request(&mut self, request: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
         self.end_if_expired(now_ns);
         if let Some(running) = self.0.as_ref().filter(|running| running.id != request.id) {

@@ -31,7 +31,7 @@ const QUEUE_FRAMES: usize = 1000;
 /// [`NicConfig::ring_pages`] pages. `domain` has this domain's memory and hypercalls.
 ///
 /// # Errors
-/// The monitor rejects the device, or the device is invalid.
+/// Returns an error if the monitor rejects the device, or the device is invalid.
 pub fn nic(
     config: &NicConfig,
     area: Area,

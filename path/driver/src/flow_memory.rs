@@ -41,7 +41,7 @@ impl FlowMemory {
     /// an empty table.
     ///
     /// # Errors
-    /// All places are in use.
+    /// Returns an error if all places are in use.
     pub fn table(&mut self, port: usize, identity: u64, now_ns: u64) -> Result<Flows, String> {
         let free = || {
             self.places

@@ -14,7 +14,7 @@ const FLOWS_MAX: usize = 1000;
 /// number `first`.
 ///
 /// # Errors
-/// No port of `of` has a flow table, because none has stateful rules.
+/// Returns an error if no port of `of` has a flow table, because none has stateful rules.
 pub fn flows(
     ports: &BridgePorts,
     bridge: &Bridge,

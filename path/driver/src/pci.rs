@@ -89,7 +89,7 @@ impl PciPort {
     /// NIC is closed and no error is returned.
     ///
     /// # Errors
-    /// The monitor has mapped no registers, or the device cannot be used.
+    /// Returns an error if the monitor has mapped no registers, or the device cannot be used.
     pub fn start(
         name: String,
         place: (u32, u32),

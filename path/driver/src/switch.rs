@@ -87,7 +87,7 @@ impl Switch {
     /// Adds a port to the bridge with the guards of `guarded`; returns the port's number.
     ///
     /// # Errors
-    /// The reason for which the bridge rejects the port, as text. Nothing has changed.
+    /// Returns the reason as text if the bridge rejects the port. Nothing has then changed.
     pub fn add(&mut self, port: BridgePort, guarded: &bridge::PortConfig) -> Result<usize, String> {
         let number = self.ports.insert(port);
         if let Err(error) = self.bridge.add(number, guarded) {

@@ -37,7 +37,7 @@ pub struct SocketLayout {
 /// sending.
 ///
 /// # Errors
-/// The monitor has mapped no rings, or rings with an unexpected layout.
+/// Returns an error if the monitor has mapped no rings, or rings with an unexpected layout.
 pub fn nic(
     socket: SocketLayout,
     umem: Span,
@@ -83,7 +83,7 @@ pub fn nic(
 /// Returns the layouts of a device's rings. When the monitor has answered, the rings are mapped.
 ///
 /// # Errors
-/// The monitor rejects the request; `what` names it.
+/// Returns an error if the monitor rejects the request; `what` names the request in the error.
 pub(crate) fn layouts<const N: usize>(
     what: &str,
     device: u32,
@@ -101,7 +101,7 @@ pub(crate) fn layouts<const N: usize>(
 /// Makes a control call for a device, and returns the answer.
 ///
 /// # Errors
-/// The monitor rejects the request; `what` names it.
+/// Returns an error if the monitor rejects the request; `what` names the request in the error.
 pub(crate) fn device_control(
     what: &str,
     device: u32,

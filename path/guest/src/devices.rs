@@ -21,7 +21,7 @@ use vhost_edge::Offer;
 /// file send all frames through one queue.
 ///
 /// # Errors
-/// Its device was rejected or is invalid.
+/// Returns an error if its device was rejected or is invalid.
 pub fn endpoints(
     platform: &Rc<dyn Platform>,
     config: &GuestVif,

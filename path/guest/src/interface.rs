@@ -112,7 +112,7 @@ impl Interface {
     /// pages and cannot revoke them. Returns the front's record.
     ///
     /// # Errors
-    /// The two ends do not match, or the other one has no doorbell.
+    /// Returns an error if the two ends do not match, or the other one has no doorbell.
     pub fn join(
         &mut self,
         back: &BackRecord,

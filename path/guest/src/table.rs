@@ -24,7 +24,7 @@ impl CountedTable {
     /// `first_frame`.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn create(
         calls: &Rc<RefCell<Calls>>,
         conn: ConnId,
@@ -133,7 +133,7 @@ impl FlipPages {
     /// starting at `first`.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn create(
         calls: &Rc<RefCell<Calls>>,
         conn: ConnId,

@@ -37,7 +37,8 @@ pub struct GuestDomain<W> {
 /// Runs the guest domain. Returns only if it cannot continue.
 ///
 /// # Errors
-/// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
+/// Returns an error if a device, a connection or a hypercall was rejected at the start, or sleeping
+/// failed.
 pub fn run<W: Wait>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
     let (mut guest, platform) = assemble(started)?;
     platform.ready().map_err(|why| refused("ready", why))?;
@@ -49,7 +50,7 @@ pub fn run<W: Wait>(started: Started<GuestConfig, W>) -> Result<Infallible, Star
 /// interfaces, by [`Interface::join`].
 ///
 /// # Errors
-/// The errors of [`run`] and of `join`.
+/// Returns the errors of [`run`] and of `join`.
 pub fn run_joined<W: Wait>(
     started: Started<GuestConfig, W>,
     join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,

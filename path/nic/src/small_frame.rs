@@ -85,7 +85,7 @@ impl SmallFrame {
     /// Writes the frame to `dst`: the private copy of its first bytes, then the rest from memory.
     ///
     /// # Errors
-    /// The memory is inaccessible, or `dst` is shorter than the frame.
+    /// Returns an error if the memory is inaccessible, or `dst` is shorter than the frame.
     #[inline]
     pub fn copy_to(&self, dst: Span) -> Result<(), Fault> {
         if dst.len() < self.len() {
@@ -113,7 +113,7 @@ impl SmallFrame {
     /// Converts the frame for the slow path.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn to_frame(&self) -> Result<Frame, Fault> {
         Frame::with_head(self.span, self.head())
     }
@@ -137,7 +137,7 @@ impl SmallBatch {
     /// Appends the frame in `span`, with a copy of its head.
     ///
     /// # Errors
-    /// The memory is inaccessible; the batch is unchanged.
+    /// Returns an error if the memory is inaccessible; the batch is then unchanged.
     #[inline]
     pub fn push(&mut self, span: Span) -> Result<(), Fault> {
         if self.count == self.storage.len() {

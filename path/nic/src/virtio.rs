@@ -21,8 +21,8 @@ pub struct MalformedHeader;
 /// Decodes the header of a frame of `len` bytes. `checksum` and `tso` are the negotiated offloads.
 ///
 /// # Errors
-/// [`MalformedHeader`]: the header does not fit the frame, or uses an offload that was not
-/// negotiated.
+/// Returns [`MalformedHeader`] if the header does not fit the frame, or uses an offload that was
+/// not negotiated.
 pub fn decode(
     header: &[u8; BYTES],
     len: usize,

@@ -84,7 +84,7 @@ impl Calls {
     /// Creates a table of counted grants for a connection of this domain.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn create_table(&mut self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
         self.single(
             HypercallKind::TableCreate,
@@ -96,7 +96,7 @@ impl Calls {
     /// Binds another domain's table, or an exchange, to this domain's window.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableBind, bind.encode())
     }
@@ -104,7 +104,7 @@ impl Calls {
     /// Shares the pages of a bound table that are granted for I/O with a device of this domain.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn share_table(&mut self, share: &Share) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableShare, share.encode())
     }
@@ -112,7 +112,7 @@ impl Calls {
     /// Releases this domain's part of a table or an exchange.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableEnd, [u64::from(table.0), 0, 0])
     }
@@ -121,7 +121,7 @@ impl Calls {
     /// `first`.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// Returns the status with which the monitor rejects the call.
     pub fn create_exchange(
         &mut self,
         conn: ConnId,
@@ -171,7 +171,7 @@ impl Calls {
     /// Writes this domain's record of a connection.
     ///
     /// # Errors
-    /// The state transition is invalid, or the connection does not exist.
+    /// Returns an error if the state transition is invalid, or the connection does not exist.
     pub(crate) fn set_connection(
         &mut self,
         conn: ConnId,
@@ -188,7 +188,7 @@ impl Calls {
     /// Returns the other end of a connection, or `None` if `conn` exceeds the last connection.
     ///
     /// # Errors
-    /// The monitor rejected the call.
+    /// Returns an error if the monitor rejected the call.
     pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<PeerEnd>, Errno> {
         self.put(0, u64::from(conn.0));
         self.enter(HypercallKind::ConnectGet, 1)?;
@@ -232,7 +232,7 @@ impl Calls {
     /// descriptor.
     ///
     /// # Errors
-    /// The device does not exist, or its descriptor is open.
+    /// Returns an error if the device does not exist, or its descriptor is open.
     pub(crate) fn end_device(&mut self, device: u32) -> Result<(), Errno> {
         self.errno_of(HypercallKind::DeviceEnd, [u64::from(device), 0, 0])
     }
@@ -240,7 +240,7 @@ impl Calls {
     /// Maps a memory file that this domain has received.
     ///
     /// # Errors
-    /// The monitor's error (see [`HypercallKind::ForeignMap`]).
+    /// Returns the monitor's error (see [`HypercallKind::ForeignMap`]).
     pub(crate) fn map_foreign(&mut self, map: &ForeignMap) -> Result<(), Errno> {
         self.errno_of(HypercallKind::ForeignMap, map.encode())
     }
@@ -248,7 +248,7 @@ impl Calls {
     /// Unmaps the file that is mapped at this page of the range.
     ///
     /// # Errors
-    /// Nothing is mapped there.
+    /// Returns an error if Nothing is mapped there.
     pub(crate) fn unmap_foreign(&mut self, page: u32) -> Result<(), Errno> {
         self.errno_of(HypercallKind::ForeignUnmap, [u64::from(page), 0, 0])
     }
@@ -265,7 +265,7 @@ impl Calls {
     /// Reports that the domain has started.
     ///
     /// # Errors
-    /// The monitor rejected the call.
+    /// Returns an error if the monitor rejected the call.
     pub(crate) fn ready(&mut self) -> Result<(), Errno> {
         self.enter(HypercallKind::Ready, 0)
     }

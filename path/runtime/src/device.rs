@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Attaches a device of this domain and returns its descriptor.
 ///
 /// # Errors
-/// The system rejects the call.
+/// Returns an error if the system rejects the call.
 pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartError> {
     platform
         .attach(device)
@@ -25,7 +25,7 @@ pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartErro
 /// again.
 ///
 /// # Errors
-/// The system rejects the call for another reason.
+/// Returns an error if the system rejects the call for another reason.
 pub fn attach_if_there(
     platform: &dyn Platform,
     device: u32,
@@ -56,7 +56,7 @@ pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce
 /// another.
 ///
 /// # Errors
-/// A device was rejected or is not a capture file.
+/// Returns an error if a device was rejected or is not a capture file.
 pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>, StartError> {
     let wrong = |error: PcapError| {
         refused(

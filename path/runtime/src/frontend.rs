@@ -128,7 +128,7 @@ impl FrontendConnection {
     /// Returns the doorbell of the other end. The first call attaches it.
     ///
     /// # Errors
-    /// The system rejects the call; the text is the reason.
+    /// Returns the reason as text if the system rejects the call.
     pub fn attach_doorbell(&mut self) -> Result<Rc<dyn Doorbell>, String> {
         if let Some(doorbell) = &self.doorbell {
             return Ok(Rc::clone(doorbell));

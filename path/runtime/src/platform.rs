@@ -44,13 +44,13 @@ pub trait Platform: Debug {
     /// Returns the other end of a connection, or `None` if the connection does not exist.
     ///
     /// # Errors
-    /// The system cannot determine the other end.
+    /// Returns an error if the system cannot determine the other end.
     fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>>;
 
     /// Sets this end's state and record of a connection, and notifies the other end.
     ///
     /// # Errors
-    /// The state transition is invalid, or the connection does not exist.
+    /// Returns an error if the state transition is invalid, or the connection does not exist.
     fn set_state(&self, conn: ConnId, state: XenbusState, record: &ConnectRecord)
     -> io::Result<()>;
 
@@ -58,7 +58,7 @@ pub trait Platform: Debug {
     /// doorbell; the caller must drop the old doorbell first.
     ///
     /// # Errors
-    /// The connection does not exist, or its other end has exited.
+    /// Returns an error if the connection does not exist, or its other end has exited.
     fn doorbell(&self, conn: ConnId) -> io::Result<Box<dyn Doorbell>>;
 
     /// Returns the window into which pages of other domains are mapped. It never changes.
@@ -68,8 +68,8 @@ pub trait Platform: Debug {
     /// once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if the device does not exist or was removed. Other errors if the
-    /// system rejects the call.
+    /// Returns [`io::ErrorKind::NotFound`] if the device does not exist or was removed, and another
+    /// error if the system rejects the call.
     fn attach(&self, _device: u32) -> io::Result<OwnedFd> {
         no_device()
     }
@@ -83,7 +83,7 @@ pub trait Platform: Debug {
     /// Sends a message to a device and returns the answer.
     ///
     /// # Errors
-    /// The device does not exist, accepts no messages, or rejects this one.
+    /// Returns an error if the device does not exist, accepts no messages, or rejects this one.
     fn device_control(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
         let answers = self.device_control_all(device, &[words]);
         let unanswered = || Err(io::ErrorKind::InvalidInput.into());
@@ -93,7 +93,7 @@ pub trait Platform: Debug {
     /// Releases a device permanently. The caller must have closed its descriptor.
     ///
     /// # Errors
-    /// The device does not exist, or its descriptor is still open.
+    /// Returns an error if the device does not exist, or its descriptor is still open.
     fn end(&self, _device: u32) -> io::Result<()> {
         no_device()
     }
@@ -103,7 +103,8 @@ pub trait Platform: Debug {
     /// shorter; pages after its end then fault.
     ///
     /// # Errors
-    /// The system does not support mappings, or the region exceeds the domain's limits.
+    /// Returns an error if the system does not support mappings, or the region exceeds the domain's
+    /// limits.
     fn map_region(&self, _file: BorrowedFd<'_>, _offset: u64, _bytes: u64) -> io::Result<Span> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -111,7 +112,7 @@ pub trait Platform: Debug {
     /// Unmaps a region, exactly as [`Platform::map_region`] returned it.
     ///
     /// # Errors
-    /// The region does not exist.
+    /// Returns an error if the region does not exist.
     fn unmap_region(&self, _region: Span) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -120,7 +121,7 @@ pub trait Platform: Debug {
     /// becomes readable, otherwise as long as it is readable.
     ///
     /// # Errors
-    /// The descriptor does not support waiting.
+    /// Returns an error if the descriptor does not support waiting.
     fn watch(&self, _fd: BorrowedFd<'_>, _edges: bool) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -129,7 +130,7 @@ pub trait Platform: Debug {
     /// the descriptor, because other processes may have the same file open.
     ///
     /// # Errors
-    /// The descriptor was not added.
+    /// Returns an error if the descriptor could not be added.
     fn unwatch(&self, _fd: BorrowedFd<'_>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -143,7 +144,7 @@ pub trait Platform: Debug {
     /// Reports that the domain has started, if the system waits for that.
     ///
     /// # Errors
-    /// The system rejects the report.
+    /// Returns an error if the system rejects the report.
     fn ready(&self) -> io::Result<()> {
         Ok(())
     }
@@ -241,6 +242,6 @@ pub trait Wait: Debug {
     /// `None` means no timeout.
     ///
     /// # Errors
-    /// Waiting for the descriptors fails.
+    /// Returns an error if waiting for the descriptors fails.
     fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()>;
 }

@@ -52,7 +52,7 @@ pub struct Started<C, W = Waiter> {
 /// Reads the domain's identity and configuration. `main` must call this once, before anything else.
 ///
 /// # Errors
-/// The monitor did not start the program, or its start information is invalid.
+/// Returns an error if the monitor did not start the program, or its start information is invalid.
 pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     shmem::install_fault_handler();
     let domain_memory = shmem::domain_memory::take()?;

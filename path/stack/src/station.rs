@@ -104,7 +104,7 @@ impl StackEndpoint {
     /// programs send zeros.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn with_file(self, memory: Area) -> Result<Self, Fault> {
         self.outgoing.files.borrow_mut().store_in(memory)?;
         Ok(self)

@@ -60,8 +60,8 @@ pub fn own_user() -> Option<u32> {
 /// Drops all rights except `rights`. Returns the restrictions that this system does not support.
 ///
 /// # Errors
-/// Capabilities could not be dropped, or the filter could not be installed. The caller must then
-/// exit.
+/// Returns an error if capabilities could not be dropped, or the filter could not be installed. The
+/// caller must then exit.
 pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let mut missing = Vec::new();
     let had = capabilities(None)?.permitted;

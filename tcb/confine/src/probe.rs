@@ -6,7 +6,7 @@ use std::fs::read_to_string;
 /// starts.
 ///
 /// # Errors
-/// The reason why domains cannot run, in one sentence.
+/// Returns the reason why domains cannot run, in one sentence.
 pub fn probe() -> Result<(), String> {
     let release = setting("kernel/osrelease").ok_or("/proc is not mounted")?;
     let (major, minor) = kernel_version(&release)?;

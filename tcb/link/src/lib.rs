@@ -71,7 +71,7 @@ impl Link {
     /// Creates a link and returns both ends.
     ///
     /// # Errors
-    /// The kernel has no descriptors left.
+    /// Returns an error if the kernel has no descriptors left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(unix, kind, SocketFlags::CLOEXEC, None)?;
@@ -81,8 +81,8 @@ impl Link {
     /// Sends a record without blocking.
     ///
     /// # Errors
-    /// `WouldBlock`: the socket's buffer is full, because the other end has not read earlier
-    /// records. Other errors mean that the other end is closed.
+    /// Returns `WouldBlock` if the socket's buffer is full, because the other end has not read
+    /// earlier records. Other errors mean that the other end is closed.
     pub fn send<M: Message>(&self, record: &Record<M>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_bytes(&record.encode(), fds)
     }
@@ -90,7 +90,7 @@ impl Link {
     /// Sends an encoded record without blocking.
     ///
     /// # Errors
-    /// As [`Link::send`].
+    /// Returns the errors of [`Link::send`].
     pub fn send_bytes(&self, bytes: &[u8; BYTES], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -105,7 +105,7 @@ impl Link {
     /// Receives the next record without blocking. Returns `None` if no record is available.
     ///
     /// # Errors
-    /// See [`LinkError`]: the link is unusable afterwards.
+    /// See [`LinkError`]; after any error the link is unusable.
     pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, LinkError> {
         // The buffer has one byte more than a record, so that longer messages are detected.
         let mut bytes = [0; BYTES + 1];

@@ -14,7 +14,7 @@ const SEALS: SealFlags = SealFlags::WRITE
 /// Creates a sealed file with these bytes.
 ///
 /// # Errors
-/// The kernel has no memory or no descriptors left.
+/// Returns an error if the kernel has no memory or no descriptors left.
 pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
@@ -26,8 +26,8 @@ pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// Returns the bytes of a sealed file of up to `max` bytes.
 ///
 /// # Errors
-/// `InvalidData`: the descriptor is not a sealed memory file, or the file is longer than `max`.
-/// Other files are rejected because reading from them may block.
+/// Returns `InvalidData` if the descriptor is not a sealed memory file, or the file is longer than
+/// `max`. Other files are rejected because reading from them may block.
 pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; check(file, max)?];
     // The read does not depend on the file offset, which the other end shares.
@@ -38,7 +38,7 @@ pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
 /// Checks that a descriptor is a sealed file of up to `max` bytes, and returns the file's length.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the errors of [`read`].
 pub fn check(file: &impl AsFd, max: usize) -> io::Result<usize> {
     let seals =
         fcntl_get_seals(file).map_err(|_| refused("a descriptor that is not a memory file"))?;

@@ -12,8 +12,8 @@ impl Hypervisor {
     /// no longer exists (`None`). Device numbers are never reused.
     ///
     /// # Errors
-    /// The domain has too many devices, or the device's pages would lie outside the window or
-    /// overlap another device's pages. The device is not given.
+    /// Returns an error if the domain has too many devices, or the device's pages would lie outside
+    /// the window or overlap another device's pages. The device is then not given.
     pub fn give_device(
         &mut self,
         id: DomId,

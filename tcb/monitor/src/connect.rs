@@ -154,7 +154,7 @@ impl Connections {
     /// connection.
     ///
     /// # Errors
-    /// `ENOSPC`: one of the domains already has [`fd::CONNECTIONS_MAX`] connections.
+    /// Returns `ENOSPC` if one of the domains already has [`fd::CONNECTIONS_MAX`] connections.
     pub fn add(
         &self,
         backend: (DomId, Arc<EventPort>),
@@ -181,9 +181,9 @@ impl Connections {
     /// Writes a domain's record of a connection and notifies the other end.
     ///
     /// # Errors
-    /// `ENOENT`: the connection does not exist. `EINVAL`: the state cannot follow the present one
-    /// ([`XenbusState::may_become`]), or the connection was removed and the state does not close
-    /// it. `EAGAIN`: too many writes.
+    /// Returns `ENOENT` if the connection does not exist. Returns `EINVAL` if the state cannot
+    /// follow the present one ([`XenbusState::may_become`]), or the connection was removed and the
+    /// state does not close it. Returns `EAGAIN` after too many writes.
     pub fn set(
         &self,
         domain: DomId,
@@ -212,7 +212,7 @@ impl Connections {
     /// Returns a domain's view of a connection.
     ///
     /// # Errors
-    /// `ENOENT`: the connection does not exist.
+    /// Returns `ENOENT` if the connection does not exist.
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<ConnectionView, Errno> {
         let mut records = lock(&self.0);
         let own = records.end(domain, conn)?;
@@ -232,7 +232,8 @@ impl Connections {
     /// Returns the domain at the other end of a connection, and its event channel.
     ///
     /// # Errors
-    /// `ENOENT`: the connection does not exist. `ENOTCONN`: the other end is dead.
+    /// Returns `ENOENT` if the connection does not exist. Returns `ENOTCONN` if the other end is
+    /// dead.
     pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<EventPort>), Errno> {
         let mut records = lock(&self.0);
         let peer = records.end(domain, conn)?.peer;
@@ -243,8 +244,8 @@ impl Connections {
     /// domain's descriptor table.
     ///
     /// # Errors
-    /// As [`Connections::other_end`]. `EEXIST`: the domain already has it. Otherwise the error of
-    /// `give`.
+    /// Returns the errors of [`Connections::other_end`], `EEXIST` if the domain already has it, and
+    /// otherwise the error of `give`.
     pub fn hand_out(
         &self,
         domain: DomId,

@@ -24,7 +24,7 @@ pub trait DeviceControl: Debug + Send + Sync {
     /// a grace period of the kernel.
     ///
     /// # Errors
-    /// The error that the domain receives.
+    /// Returns the error that the domain receives.
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno>;
 
     /// Ends the device permanently: after this returns, the device delivers no data. This may take
@@ -115,8 +115,8 @@ impl Devices {
     /// table, and the device is added to the domain's epoll set. The device cannot end meanwhile.
     ///
     /// # Errors
-    /// `ENOENT`: the device does not exist, or its domain has ended it. `EEXIST`: the domain
-    /// already has the descriptor. Otherwise the error of `give` or of the epoll set.
+    /// Returns `ENOENT` if the device does not exist or its domain has ended it, `EEXIST` if the
+    /// domain already has the descriptor, and otherwise the error of `give` or of the epoll set.
     pub fn hand_out(
         &self,
         domain: DomId,
@@ -149,8 +149,8 @@ impl Devices {
     /// Marks a device as ended by its domain. Its descriptor is no longer handed out.
     ///
     /// # Errors
-    /// `ENOENT`: the domain has no device of this number. `EBUSY`: the domain has its descriptor,
-    /// or is about to receive it.
+    /// Returns `ENOENT` if the domain has no device of this number. Returns `EBUSY` if the domain
+    /// has its descriptor, or is about to receive it.
     pub fn begin_end(
         &self,
         domain: DomId,
@@ -203,8 +203,8 @@ impl Devices {
     /// Passes a control call to a domain's device.
     ///
     /// # Errors
-    /// `ENOENT`: the domain has no device of this number, or the device has no control interface.
-    /// Otherwise the device's error.
+    /// Returns `ENOENT` if the domain has no device of this number, or the device has no control
+    /// interface; otherwise the device's error.
     pub fn control(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
         let all = lock(&self.0);
         let entry = all.get(&(domain, number));

@@ -20,7 +20,7 @@ impl EventPort {
     /// Creates an eventfd for the domain that owns this memory.
     ///
     /// # Errors
-    /// The kernel has no descriptors left.
+    /// Returns an error if the kernel has no descriptors left.
     pub fn create(memory: Arc<SharedDomainMemory>) -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { memory, event })

@@ -34,8 +34,8 @@ impl ForeignMappings {
     /// page size, since the kernel maps huge pages only as a whole.
     ///
     /// # Errors
-    /// `EINVAL`: the file does not support seals. `ENOSPC`: the mapping exceeds a limit. `EEXIST`:
-    /// the pages are not free, or the mapping is empty.
+    /// Returns `EINVAL` if the file does not support seals. Returns `ENOSPC` if the mapping exceeds
+    /// a limit. Returns `EEXIST` if the pages are not free, or the mapping is empty.
     pub(crate) fn take(&mut self, file: &OwnedFd, map: &ForeignMap) -> Result<Range<u32>, Errno> {
         fcntl_get_seals(file).map_err(|_| Errno::INVAL)?;
         let unit = (fstat(file)?.st_blksize as u64).max(PAGE as u64);

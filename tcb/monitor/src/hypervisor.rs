@@ -59,7 +59,7 @@ impl Hypervisor {
     /// grants, if any.
     ///
     /// # Errors
-    /// The kernel has no descriptors or no threads left.
+    /// Returns an error if the kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<MechanismFactory>) -> io::Result<Self> {
         let (shared, notices) = (
             Arc::new(MonitorState::new(mechanism)),
@@ -84,8 +84,8 @@ impl Hypervisor {
     /// must be given again.
     ///
     /// # Errors
-    /// The replaced domain is not completely torn down, or see [`DomainError`]. In either case
-    /// nothing changes.
+    /// Returns an error if the replaced domain is not completely torn down, or one of
+    /// [`DomainError`]. In either case nothing changes.
     pub fn create_domain(
         &mut self,
         spec: NewDomain,
@@ -170,8 +170,8 @@ impl Hypervisor {
     /// Connects two domains. Returns the backend's number for the connection, and the frontend's.
     ///
     /// # Errors
-    /// A domain does not exist or is dead, both ends are the same domain, or a domain already has
-    /// the maximum number of connections.
+    /// Returns an error if a domain does not exist or is dead, both ends are the same domain, or a
+    /// domain already has the maximum number of connections.
     pub fn connect(
         &mut self,
         backend: DomId,
@@ -198,7 +198,7 @@ impl Hypervisor {
     /// killed.
     ///
     /// # Errors
-    /// See [`DomainError`]. In this case no process exists, and the caller can give up the domain.
+    /// See [`DomainError`]. On any error no process exists, and the caller can release the domain.
     pub fn start(&mut self, id: DomId, start: StartSpec) -> Result<(), DomainError> {
         let (shared, notices) = (Arc::clone(&self.shared), self.notices.clone());
         let domain = self.domain_mut(id);

@@ -43,7 +43,7 @@ impl Hypervisor {
     /// Removes a domain that was torn down, and its connections.
     ///
     /// # Errors
-    /// The domain does not exist, or is not torn down yet.
+    /// Returns an error if the domain does not exist, or is not torn down yet.
     pub fn forget(&mut self, id: DomId) -> Result<(), DomainError> {
         let position = self.position_of_torn_down(id).ok_or_else(|| {
             DomainError::new(&self.name(id), "it has not ended, so it cannot be removed")

@@ -29,7 +29,7 @@ impl SharedDomainMemory {
     /// its start. The frames in `retained` are reused if their number matches.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left.
+    /// Returns an error if the kernel has no memory or no descriptors left.
     pub fn create(
         id: DomId,
         frame_count: u32,
@@ -70,7 +70,8 @@ impl SharedDomainMemory {
     /// not access the frame meanwhile.
     ///
     /// # Errors
-    /// The frame does not exist; or memory is exhausted, and the frame's bytes are lost.
+    /// Returns an error if the frame does not exist, or if memory is exhausted, which loses the
+    /// frame's bytes.
     pub fn exchange(&self, n: u32) -> io::Result<()> {
         use rustix::fs::{FallocateFlags, fallocate};
         let page = self.frame(n).ok_or(io::ErrorKind::InvalidInput)?;

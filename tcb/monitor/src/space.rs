@@ -58,7 +58,8 @@ pub trait AddressSpace: std::fmt::Debug {
     /// Maps pages in place of others, which are inaccessible when this returns.
     ///
     /// # Errors
-    /// Only [`SpaceError::Lost`]: a slot without a page is as harmful as one with an unknown page.
+    /// Returns only [`SpaceError::Lost`]: a slot without a page is as harmful as one with an
+    /// unknown page.
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
         self.map(maps).map_err(SpaceError::fatal)
     }
@@ -73,7 +74,7 @@ pub trait AddressSpace: std::fmt::Debug {
     /// nothing was mapped. A space without an agent rejects all files.
     ///
     /// # Errors
-    /// Only [`SpaceError::Lost`].
+    /// Returns only [`SpaceError::Lost`].
     fn map_foreign(&mut self, _map: &ForeignMap) -> Result<Result<(), Errno>, SpaceError> {
         Ok(Err(Errno::NOSPC))
     }
@@ -82,7 +83,7 @@ pub trait AddressSpace: std::fmt::Debug {
     /// file is mapped there.
     ///
     /// # Errors
-    /// Only [`SpaceError::Lost`].
+    /// Returns only [`SpaceError::Lost`].
     fn unmap_foreign(&mut self, _page: u64) -> Result<Result<(), Errno>, SpaceError> {
         Ok(Err(Errno::NOENT))
     }

@@ -29,7 +29,7 @@ pub struct StartSpec {
 /// Checks a domain's specification and the size of its configuration.
 ///
 /// # Errors
-/// The value that is out of range, and its limits.
+/// Returns the value that is out of range, and its limits.
 pub(crate) fn check(spec: &NewDomain, config: &[u8]) -> Result<(), DomainError> {
     let entries_max = 1 << abi::GrantRef::INDEX_BITS;
     for (what, value, min, max) in [

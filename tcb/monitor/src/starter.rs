@@ -12,7 +12,7 @@ impl Worker {
     /// lacks.
     ///
     /// # Errors
-    /// The reason. No part of the process remains.
+    /// Returns the reason. No part of the process then remains.
     pub(crate) fn spawn(&self, start: StartSpec) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,

@@ -85,7 +85,7 @@ impl<'a> SocketPath<'a> {
     /// Removes the socket with this name if no program listens on it.
     ///
     /// # Errors
-    /// A program listens on the socket, or the file is not a socket.
+    /// Returns an error if a program listens on the socket, or the file is not a socket.
     fn clear(&self) -> io::Result<()> {
         match self.is_socket()? {
             None => Ok(()),

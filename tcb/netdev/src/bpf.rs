@@ -565,7 +565,7 @@ unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
 /// Executes a bpf(2) call that returns a descriptor.
 ///
 /// # Safety
-/// As for [`bpf`]; `command` returns a new descriptor.
+/// See the contract of [`bpf`]; `command` returns a new descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
     // SAFETY: by the caller's promise.
     let fd = unsafe { bpf(command, attr) }?;

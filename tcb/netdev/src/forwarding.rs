@@ -123,7 +123,7 @@ fn file(setting: &str) -> PathBuf {
 /// a running machine needs them. Returns `None` if `netns` no longer names that namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or a setting cannot be written.
+/// Returns an error if the namespace cannot be entered, or a setting cannot be written.
 pub fn take_back_of_dead(
     netns: Option<&str>,
     of: Identity,

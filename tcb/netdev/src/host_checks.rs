@@ -63,7 +63,7 @@ pub enum Obstacle {
 /// Returns all reasons why an interface cannot be created in a namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or a request to the kernel fails.
+/// Returns an error if the namespace cannot be entered, or a request to the kernel fails.
 pub fn obstacles(
     netns: Option<&str>,
     planned: &PlannedInterface<'_>,
@@ -99,7 +99,7 @@ fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
 /// Returns the first overlap of `networks` with an address or route of a namespace.
 ///
 /// # Errors
-/// As [`obstacles`].
+/// Returns the errors of [`obstacles`].
 pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Overlap>, NetError> {
     let check = || overlap::find_here(&Netlink::open()?, 0, networks);
     in_namespace(netns, check)?.map_err(|e| cannot("with these networks", netns, e))
@@ -108,7 +108,8 @@ pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Ove
 /// Returns the settings that a machine with these networks would now switch on in a namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or its rules cannot be listed, which needs CAP_NET_ADMIN.
+/// Returns an error if the namespace cannot be entered, or its rules cannot be listed, which needs
+/// CAP_NET_ADMIN.
 pub fn would_switch_on(netns: Option<&str>, networks: &[Subnet]) -> Result<Vec<String>, NetError> {
     let settings = forwarding::settings(networks);
     let check = || forwarding::off_before(&Lock::take()?, &settings);
@@ -191,7 +192,8 @@ impl fmt::Display for NatProblem {
 /// interface.
 ///
 /// # Errors
-/// The namespace cannot be entered, or a request to the kernel, which needs CAP_NET_ADMIN, fails.
+/// Returns an error if the namespace cannot be entered, or a request to the kernel, which needs
+/// CAP_NET_ADMIN, fails.
 pub fn dropping(
     netns: Option<&str>,
     ifname: &str,
@@ -304,7 +306,7 @@ pub(crate) fn naming_rule(
 /// Returns all faults of a running machine's address translation.
 ///
 /// # Errors
-/// As [`dropping`].
+/// Returns the errors of [`dropping`].
 pub fn nat_faults(
     netns: Option<&str>,
     ifname: &str,
@@ -365,7 +367,7 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
 /// another machine.
 ///
 /// # Errors
-/// The namespace cannot be entered, or the kernel refuses.
+/// Returns an error if the namespace cannot be entered, or the kernel rejects the call.
 pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetError> {
     let remove = || {
         let mut netlink = Netlink::open()?;

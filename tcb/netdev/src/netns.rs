@@ -41,7 +41,7 @@ pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
 /// that namespace, and sockets that it opens belong to that namespace.
 ///
 /// # Errors
-/// The namespace cannot be opened or entered. A panic of `work` propagates.
+/// Returns an error if the namespace cannot be opened or entered. A panic of `work` propagates.
 pub fn in_netns<T: Send>(
     path: impl AsRef<Path>,
     work: impl FnOnce() -> T + Send,
@@ -78,7 +78,7 @@ pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
 /// opening a pipe may block, and opening a device may have side effects.
 ///
 /// # Errors
-/// The file at `path` is not a namespace, or this process may not open it.
+/// Returns an error if the file at `path` is not a namespace, or this process may not open it.
 pub fn open_here(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = openat(CWD, path, flags, Mode::empty())?;
@@ -92,7 +92,7 @@ pub fn open_here(path: &Path) -> io::Result<OwnedFd> {
 /// Runs `work` as [`in_netns`] does, in an open namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or no thread can be created.
+/// Returns an error if the namespace cannot be entered, or no thread can be created.
 pub fn in_netns_fd<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> T + Send,
@@ -125,7 +125,7 @@ impl Namespace {
     /// Creates a namespace and brings its loopback up. The caller's namespace does not change.
     ///
     /// # Errors
-    /// Not permitted without CAP_SYS_ADMIN (see
+    /// Returns an error without CAP_SYS_ADMIN (see
     /// [`crate::tool_setup::become_root_in_user_namespace`]).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
@@ -151,7 +151,7 @@ impl Namespace {
     /// Runs `work` in the namespace: see [`in_netns`].
     ///
     /// # Errors
-    /// The namespace cannot be entered.
+    /// Returns an error if the namespace cannot be entered.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         in_netns_fd(self.fd.as_fd(), work)
     }
@@ -174,7 +174,7 @@ impl AsFd for Namespace {
 /// the process.
 ///
 /// # Errors
-/// Not permitted without CAP_SYS_ADMIN.
+/// Returns an error without CAP_SYS_ADMIN.
 pub fn unshare_net() -> io::Result<()> {
     unshare(UnshareFlags::NEWNET)
 }
@@ -182,7 +182,7 @@ pub fn unshare_net() -> io::Result<()> {
 /// Brings the loopback of the calling thread's namespace up.
 ///
 /// # Errors
-/// Not permitted without CAP_NET_ADMIN in the namespace.
+/// Returns an error without CAP_NET_ADMIN in the namespace.
 pub fn loopback_up() -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.index("lo")?;

@@ -59,8 +59,8 @@ fn load(kind: u32, mut code: Vec<Instruction>) -> io::Result<OwnedFd> {
 /// `maps`. The program can access only packets and its maps.
 ///
 /// # Errors
-/// `EPERM` if the program has another type, or calls a helper that programs of this crate do not
-/// use. Otherwise the kernel's error.
+/// Returns `EPERM` if the program has another type, or calls a helper that programs of this crate
+/// do not use; otherwise the kernel's error.
 pub fn load_here(kind: u32, code: &[u8], maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
     let (code, rest) = code.as_chunks();
     if !KINDS.contains(&kind) || !rest.is_empty() {

@@ -63,7 +63,8 @@ impl TapSteering {
     /// MAC is steered yet. `tap` is any descriptor of the TAP.
     ///
     /// # Errors
-    /// bpf(2) or membarrier(2) is not permitted, or the kernel is too old for them.
+    /// Returns an error if bpf(2) or membarrier(2) is not permitted, or the kernel is too old for
+    /// them.
     pub(super) fn install(tap: &OwnedFd, queues: u32) -> io::Result<Self> {
         let map = Map::new(queues.saturating_mul(MACS_PER_QUEUE))?;
         let grace = Grace::start()?;
@@ -80,7 +81,7 @@ impl TapSteering {
     /// process.
     ///
     /// # Errors
-    /// As for the original set-up.
+    /// Returns the errors of the original set-up.
     pub fn adopt(map: OwnedFd, queues: u32) -> io::Result<Self> {
         let grace = Grace::start()?;
         // The first point is the clock, which exceeds all points that an earlier process can have
@@ -107,7 +108,7 @@ impl TapSteering {
     /// [`TapSteering::effective`]. Never blocks.
     ///
     /// # Errors
-    /// The queue does not exist, or more MACs are steered than the queues need.
+    /// Returns an error if the queue does not exist, or more MACs are steered than the queues need.
     pub fn steer(&self, mac: [u8; 6], queue: Option<u32>) -> Result<u64, SteerError> {
         let [a, b, c, d, e, f] = mac;
         let key = [a, b, c, d, e, f, 0, 0];

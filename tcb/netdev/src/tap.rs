@@ -41,7 +41,7 @@ pub struct OpenedTap {
 /// The calling thread's namespace does not change.
 ///
 /// # Errors
-/// The error names the step, the interface, the namespace and a remedy.
+/// Returns an error that names the failed step, the interface, the namespace and a remedy.
 pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, NetError> {
     check(spec)?;
     let network = InterfaceNetwork::of(spec)?;
@@ -51,7 +51,7 @@ pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, NetError> {
 /// Makes the interface non-persistent, so that the kernel removes it with its last descriptor.
 ///
 /// # Errors
-/// The descriptor does not belong to a TAP.
+/// Returns an error if the descriptor does not belong to a TAP.
 pub fn release(fd: &OwnedFd) -> io::Result<()> {
     tun::persist(fd, false)
 }
@@ -60,7 +60,7 @@ pub fn release(fd: &OwnedFd) -> io::Result<()> {
 /// and the settings that were switched on for it in the namespace `of` (`None`: the caller's).
 ///
 /// # Errors
-/// The interface cannot be removed, or its namespace does not exist.
+/// Returns an error if the interface cannot be removed, or its namespace does not exist.
 pub fn remove(
     spec: &TapSpec,
     of: Option<Identity>,

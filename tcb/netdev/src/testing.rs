@@ -14,7 +14,7 @@ pub type Written<'a> = &'a [(u16, &'a [u8])];
 /// each message is parsed once and within its bounds.
 ///
 /// # Panics
-/// If a parser violates an invariant.
+/// Panics if a parser violates an invariant.
 pub fn hostile_datagram(bytes: &[u8], sequence: u32) {
     let (mut count, mut bodies) = (0, 0);
     let listed = netlink::each(bytes, &mut |kind, body: &[u8]| {
@@ -66,7 +66,7 @@ fn hostile_body(kind: u16, body: &[u8]) {
 /// Compares [`mod@overlap`] with a bitwise comparison.
 ///
 /// # Panics
-/// If the results differ.
+/// Panics if the results differ.
 pub fn hostile_networks(one: Subnet, other: Subnet) {
     let prefix = one.1.min(other.1);
     let bits = |(address, _): Subnet| match address {
@@ -83,7 +83,7 @@ pub fn hostile_networks(one: Subnet, other: Subnet) {
 /// unchanged and in order. Then sets the byte at `at` to `to`, and parses the message again.
 ///
 /// # Panics
-/// If the attributes differ, or a parser violates an invariant.
+/// Panics if the attributes differ, or a parser violates an invariant.
 pub fn written_and_read(kind: u16, header: &[u8], attributes: Written<'_>, at: usize, to: u8) {
     let mut message = NetlinkRequest::new(kind, 0);
     message.bytes(header);

@@ -17,7 +17,7 @@ const PRIORITY_MANGLE: i32 = -150;
 /// Opens a TAP like [`open_queues`], and returns its shared descriptor.
 ///
 /// # Errors
-/// As for [`open_queues`].
+/// Returns the errors of [`open_queues`].
 pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, NetError> {
     open_queues(spec).map(|opened| opened.shared)
 }
@@ -26,7 +26,7 @@ pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, NetError> {
 /// namespaces without privileges. The process must have a single thread.
 ///
 /// # Errors
-/// User namespaces are disabled, or the process has several threads.
+/// Returns an error if user namespaces are disabled, or the process has several threads.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let (uid, gid) = (
         rustix::process::geteuid().as_raw(),
@@ -42,7 +42,8 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
 /// `set_sysctl("ipv4/tcp_congestion_control", "cubic")` sets `net.ipv4.tcp_congestion_control`.
 ///
 /// # Errors
-/// The setting does not exist, the value is invalid, or writing it is not permitted.
+/// Returns an error if the setting does not exist, the value is invalid, or writing it is not
+/// permitted.
 pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(Path::new("/proc/sys/net").join(key), value)
 }
@@ -53,7 +54,7 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 /// the sender's connection. Must not be used in a namespace that other programs share.
 ///
 /// # Errors
-/// The rule needs CAP_NET_ADMIN, nf_tables with connection tracking, and Linux 5.12.
+/// Returns an error without CAP_NET_ADMIN, nf_tables with connection tracking, or Linux 5.12.
 pub fn drop_unmatched_packets() -> std::io::Result<OwnedFd> {
     let mut table = NftTable::empty("grantway-strays", "");
     table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);

@@ -194,7 +194,8 @@ impl Agent {
     /// which the kernel permits no writable mapping.
     ///
     /// # Errors
-    /// [`AgentError::Memory`] if the index is in use; [`AgentError::HandOver`]; the fatal errors.
+    /// Returns [`AgentError::Memory`] if the index is in use, [`AgentError::HandOver`], or a fatal
+    /// error.
     pub fn add_memory(
         &mut self,
         index: u32,
@@ -239,7 +240,7 @@ impl Agent {
     /// keeps no descriptor of the device.
     ///
     /// # Errors
-    /// Any [`AgentError`]; unless it is fatal, the slots are empty afterwards.
+    /// Returns any [`AgentError`]; unless it is fatal, the slots are empty afterwards.
     pub fn map_device(
         &mut self,
         device: BorrowedFd<'_>,
@@ -260,7 +261,7 @@ impl Agent {
     /// writing. The agent keeps no descriptor of the file.
     ///
     /// # Errors
-    /// Any [`AgentError`]; unless it is fatal, the pages are unmapped afterwards.
+    /// Returns any [`AgentError`]; unless it is fatal, the pages are unmapped afterwards.
     pub fn map_foreign(
         &mut self,
         file: BorrowedFd<'_>,
@@ -275,7 +276,7 @@ impl Agent {
     /// GiB, and has the usual deadline.
     ///
     /// # Errors
-    /// Any [`AgentError`].
+    /// Returns any [`AgentError`].
     pub fn unmap_foreign(&mut self, pages: &Range<u32>) -> Result<(), AgentError> {
         const GIB: u32 = (1 << 30) / PAGE as u32;
         let mut rest = pages.clone();
@@ -312,7 +313,7 @@ impl Agent {
     /// them first.
     ///
     /// # Errors
-    /// [`AgentError::Memory`] if it does not exist; the fatal errors.
+    /// Returns [`AgentError::Memory`] if it does not exist, or a fatal error.
     pub fn remove_memory(&mut self, index: u32) -> Result<(), AgentError> {
         let memory = self
             .memories
@@ -325,8 +326,8 @@ impl Agent {
     /// Maps pages, all or none, in place of the slots' previous pages.
     ///
     /// # Errors
-    /// Any [`AgentError`]. Unless it is fatal, no slot has a new page afterwards; a refused batch
-    /// leaves the slots that it has changed empty.
+    /// Returns any [`AgentError`]. Unless it is fatal, no slot has a new page afterwards; a
+    /// rejected batch leaves the slots that it has changed empty.
     pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
         self.current_call()?;
         let runs = runs::of_maps(maps.iter().copied()).map_err(AgentError::Slot)?;
@@ -356,7 +357,7 @@ impl Agent {
     /// them, because the kernel has flushed the translations on every CPU.
     ///
     /// # Errors
-    /// Any [`AgentError`]. An empty slot is not an error.
+    /// Returns any [`AgentError`]. An empty slot is not an error.
     pub fn unmap(&mut self, slots: &[Slot]) -> Result<(), AgentError> {
         self.current_call()?;
         let runs = runs::of_slots(slots).map_err(AgentError::Slot)?;

@@ -173,7 +173,7 @@ fn become_program(
 /// is closed.
 ///
 /// # Safety
-/// As for [`run`].
+/// See the contract of [`run`].
 pub(crate) unsafe fn hold_empty_namespaces(link: RawFd, other_end: RawFd) -> ! {
     let link = link as c_long;
     let _ = sys(libc::SYS_close, [other_end as c_long, 0, 0, 0, 0]);

@@ -39,7 +39,7 @@ impl ElfProgram {
     /// Reads the headers of a program.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] with the defect of the file, or the error of a read.
+    /// Returns [`io::ErrorKind::InvalidData`] with the defect of the file, or the error of a read.
     pub(crate) fn read(file: &File) -> io::Result<Self> {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut header = [0; HEADER_BYTES];

@@ -51,7 +51,7 @@ impl NotifyListener {
     /// Returns a duplicate of the listener. Each call is received by one of the two.
     ///
     /// # Errors
-    /// The process has no descriptors left.
+    /// Returns an error if the process has no descriptors left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
@@ -67,7 +67,7 @@ impl NotifyListener {
     /// The caller limits a domain's rate by receiving calls less often.
     ///
     /// # Errors
-    /// `ENOENT`: no process has this filter. Otherwise the kernel's error.
+    /// Returns `ENOENT` if no process has this filter; otherwise the kernel's error.
     pub fn receive(&self, within: Duration) -> io::Result<Option<PendingCall>> {
         let until = Instant::now() + within;
         loop {
@@ -113,7 +113,7 @@ impl NotifyListener {
     /// Answers a call. The call returns `value`, or fails with `errno` if that is not 0.
     ///
     /// # Errors
-    /// `ENOENT`: the caller has died.
+    /// Returns `ENOENT` if the caller has died.
     pub fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
         let mut answer = libc::seccomp_notif_resp {
             id,
@@ -129,8 +129,8 @@ impl NotifyListener {
     /// there. With `and_answer`, also answers the call with that number.
     ///
     /// # Errors
-    /// `ENOENT`: the caller has died. `EBADF`, `EMFILE`: the number exceeds the caller's limit; the
-    /// call still waits.
+    /// Returns `ENOENT` if the caller has died. Returns `EBADF` or `EMFILE` if the number exceeds
+    /// the caller's limit; the call then still waits.
     pub fn put(&self, id: u64, fd: BorrowedFd<'_>, at: u32, and_answer: bool) -> io::Result<()> {
         let send = match and_answer {
             true => libc::SECCOMP_ADDFD_FLAG_SEND,

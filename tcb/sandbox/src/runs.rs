@@ -59,7 +59,7 @@ impl Run {
 /// Returns the runs of `slots`. Only their slots and numbers of pages are valid.
 ///
 /// # Errors
-/// A slot that occurs twice.
+/// Returns a slot that occurs twice.
 pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
     let pages = slots.iter().map(|&slot| PageMap {
         slot,
@@ -74,7 +74,7 @@ pub(crate) fn of_slots(slots: &[Slot]) -> Result<Vec<Run>, Slot> {
 /// Returns the runs of `pages` in the order of their slots.
 ///
 /// # Errors
-/// A slot that occurs twice.
+/// Returns a slot that occurs twice.
 pub(crate) fn of_maps(pages: impl Iterator<Item = PageMap>) -> Result<Vec<Run>, Slot> {
     let mut runs: Vec<Run> = pages.map(|first| Run { first, pages: 1 }).collect();
     runs.sort_unstable_by_key(|run| run.first.slot);

@@ -28,7 +28,7 @@ use std::sync::{Mutex, PoisonError};
 /// before it kills a running domain to replace it.
 ///
 /// # Errors
-/// [`SpawnError::Program`], [`SpawnError::Version`].
+/// Returns [`SpawnError::Program`] or [`SpawnError::Version`].
 pub fn check(program: &Path) -> Result<(), SpawnError> {
     open(program).map(drop)
 }
@@ -52,7 +52,7 @@ fn open(program: &Path) -> Result<(ElfProgram, File), SpawnError> {
 /// calling thread must not exit meanwhile.
 ///
 /// # Errors
-/// Any [`SpawnError`]; in this case, no part of the domain remains.
+/// Returns any [`SpawnError`]; in this case, no part of the domain remains.
 pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.window_slots > WINDOW_SLOTS_MAX {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));

@@ -138,7 +138,7 @@ fn code() -> &'static [u8] {
 /// Returns a read-only descriptor of the stub's page, which is fully sealed.
 ///
 /// # Errors
-/// The kernel cannot create the file.
+/// Returns an error if the kernel cannot create the file.
 pub(crate) fn page() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let make = |flags| memfd_create("grantway-agent", flags);

@@ -158,7 +158,7 @@ pub(crate) fn finish(pid: pid_t) -> io::Result<i64> {
 /// Makes one system call, through the stub.
 ///
 /// # Errors
-/// The call's error, or the process has exited.
+/// Returns the call's error, or an error if the process has exited.
 pub(crate) fn call(
     pid: pid_t,
     base: &user_regs_struct,

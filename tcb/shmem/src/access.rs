@@ -51,7 +51,7 @@ impl Span {
     /// Copies bytes into `dst`, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
+    /// Returns [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
     #[inline]
     pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len());
@@ -70,7 +70,8 @@ impl Span {
     /// Copies bytes of `src` into the span, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
+    /// Returns [`Fault`] if a page is unmapped or read-only; the span then contains unspecified
+    /// bytes.
     #[inline]
     pub fn write(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len());
@@ -88,7 +89,8 @@ impl Span {
     /// Sets every byte to `byte`.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
+    /// Returns [`Fault`] if a page is unmapped or read-only; the span then contains unspecified
+    /// bytes.
     pub fn fill(self, byte: u8) -> Result<(), Fault> {
         // SAFETY: the span's range is reserved for spans.
         done(unsafe { engine::fill(self.as_ptr(), self.len(), byte) })
@@ -97,7 +99,7 @@ impl Span {
     /// Reads the byte at `offset` in one access, as device registers require.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped, or the byte is not inside.
+    /// Returns [`Fault`] if the page is unmapped, or the byte is not inside.
     pub fn load_u8(self, offset: usize) -> Result<u8, Fault> {
         let byte = self.word(offset, 1).ok_or(Fault)?;
         // SAFETY: the byte lies inside the span's range.
@@ -107,7 +109,7 @@ impl Span {
     /// Reads the 2-byte word at `offset` in one access.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     pub fn load_u16(self, offset: usize) -> Result<u16, Fault> {
         let word = self.word(offset, 2).ok_or(Fault)?;
         // SAFETY: the word is aligned and lies inside the span's range.
@@ -117,7 +119,7 @@ impl Span {
     /// Writes the byte at `offset` in one access.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the byte is not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the byte is not inside.
     pub fn store_u8(self, offset: usize, value: u8) -> Result<(), Fault> {
         let byte = self.word(offset, 1).ok_or(Fault)?;
         // SAFETY: the byte lies inside the span's range.
@@ -127,7 +129,8 @@ impl Span {
     /// Writes the 2-byte word at `offset` in one access.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not
+    /// inside.
     pub fn store_u16(self, offset: usize, value: u16) -> Result<(), Fault> {
         let word = self.word(offset, 2).ok_or(Fault)?;
         // SAFETY: the word is aligned and lies inside the span's range.
@@ -137,7 +140,7 @@ impl Span {
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     #[inline]
     pub fn load_u32(self, offset: usize) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -148,7 +151,7 @@ impl Span {
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
     #[inline]
     pub fn load_u64(self, offset: usize) -> Result<u64, Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
@@ -159,7 +162,8 @@ impl Span {
     /// Writes the word at `offset`, as an atomic store with release ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not
+    /// inside.
     #[inline]
     pub fn store_u32(self, offset: usize, value: u32) -> Result<(), Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -172,8 +176,8 @@ impl Span {
     /// caller has already read.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped, or the words are not aligned or not inside; `dst` then
-    /// contains unspecified words.
+    /// Returns [`Fault`] if a page is unmapped, or the words are not aligned or not inside; `dst`
+    /// then contains unspecified words.
     #[inline]
     pub fn read_words(self, offset: usize, dst: &mut [u32]) -> Result<(), Fault> {
         let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
@@ -187,8 +191,8 @@ impl Span {
     /// later.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only, or the words are not aligned or not inside;
-    /// the span then contains unspecified words.
+    /// Returns [`Fault`] if a page is unmapped or read-only, or the words are not aligned or not
+    /// inside; the span then contains unspecified words.
     #[inline]
     pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
         let to = self.words(offset, 4, words.len()).ok_or(Fault)?;
@@ -200,7 +204,8 @@ impl Span {
     /// All of them cost no more than one store.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the words are not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the words are not aligned or not
+    /// inside.
     #[inline]
     pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
         const { assert!(1 <= N && N <= 3) };
@@ -220,7 +225,8 @@ impl Span {
     /// sequentially consistent ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not
+    /// inside.
     #[inline]
     pub fn swap_u32(self, offset: usize, value: u32) -> Result<u32, Fault> {
         let word = self.word(offset, 4).ok_or(Fault)?;
@@ -231,7 +237,8 @@ impl Span {
     /// Writes the word at `offset`, as an atomic store with release ordering.
     ///
     /// # Errors
-    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
+    /// Returns [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not
+    /// inside.
     #[inline]
     pub fn store_u64(self, offset: usize, value: u64) -> Result<(), Fault> {
         let word = self.word(offset, 8).ok_or(Fault)?;
@@ -272,7 +279,7 @@ impl Span {
 /// overlapping spans are unspecified afterwards.
 ///
 /// # Errors
-/// [`Fault`] if a page is unmapped or not writable; `dst` then contains unspecified bytes.
+/// Returns [`Fault`] if a page is unmapped or not writable; `dst` then contains unspecified bytes.
 #[inline]
 pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
     let len = dst.len().min(src.len());
@@ -288,7 +295,7 @@ pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
 /// of a word. The result may exceed 16 bits: the caller folds and complements it at the end.
 ///
 /// # Errors
-/// [`Fault`] if a page is unmapped.
+/// Returns [`Fault`] if a page is unmapped.
 #[inline]
 pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
     // SAFETY: the range is reserved for spans; `best` returns an engine that the processor

@@ -23,7 +23,7 @@ impl Area {
     /// unconfined programs. It is never unmapped.
     ///
     /// # Errors
-    /// The kernel's error if no memory or no reserved addresses remain.
+    /// Returns the kernel's error if no memory or no reserved addresses remain.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_area(bytes)?;

@@ -9,8 +9,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// the monitor. Blocks until the monitor answers.
 ///
 /// # Errors
-/// The monitor's error (`ENOENT`: the device or connection does not exist; `EEXIST`: it was
-/// attached before); `NotConnected` if this process is not a domain.
+/// Returns the monitor's error (`ENOENT`: the device or connection does not exist; `EEXIST`: it was
+/// attached before), or `NotConnected` if this process is not a domain.
 pub fn call(what: Attach) -> io::Result<OwnedFd> {
     let expected = match what {
         Attach::Device(n) if n < fd::DEVICES_MAX => fd::DEVICE + n as i32,

@@ -118,7 +118,7 @@ pub(crate) fn is_taken() -> bool {
 /// Takes the domain's memory and installs the fault handler. Succeeds only once.
 ///
 /// # Errors
-/// [`NotADomain`] if the monitor did not start this process, or on a second call.
+/// Returns [`NotADomain`] if the monitor did not start this process, or on a second call.
 pub fn take() -> Result<DomainMemory, NotADomain> {
     crate::fault::install_fault_handler();
     let start = Span::new(layout::INFO, PAGE);

@@ -106,7 +106,7 @@ fn fix_up(rip: usize) -> Option<usize> {
 /// handler is installed wherever a span exists.
 ///
 /// # Panics
-/// If the kernel rejects the handler, since nothing in this crate is safe without it.
+/// Panics if the kernel rejects the handler, since nothing in this crate is safe without it.
 pub fn install_fault_handler() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| [libc::SIGSEGV, libc::SIGBUS].into_iter().for_each(install));

@@ -43,8 +43,8 @@ impl IoMapping {
     /// pages, and the address must be a multiple of the page size.
     ///
     /// # Errors
-    /// The descriptor is not a container with an IOMMU, the I/O addresses are already mapped or do
-    /// not exist, or too much memory is locked.
+    /// Returns an error if the descriptor is not a container with an IOMMU, the I/O addresses are
+    /// already mapped or do not exist, or too much memory is locked.
     pub fn new(container: OwnedFd, memory: Span, io_address: u64) -> io::Result<Self> {
         let bytes = memory.len() as u64;
         let request = MapRequest {

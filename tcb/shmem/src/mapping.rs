@@ -21,7 +21,7 @@ impl Mapping {
     /// a multiple of the page size. Accesses to pages beyond the end of the file fault.
     ///
     /// # Errors
-    /// The kernel cannot map the descriptor, or addresses are exhausted.
+    /// Returns an error if the kernel cannot map the descriptor, or addresses are exhausted.
     pub fn new(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_region(bytes)?;

@@ -24,7 +24,8 @@ impl Region {
     /// debugging only.
     ///
     /// # Errors
-    /// The kernel's error if no memory, descriptors or addresses remain, or if /proc is missing.
+    /// Returns the kernel's error if no memory, descriptors or addresses remain, or if /proc is
+    /// missing.
     pub fn create(name: &str, bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let fd = sealed_memfd(name, bytes)?;
@@ -56,7 +57,7 @@ impl Region {
     /// Returns a descriptor of the same memory that cannot be mapped writable.
     ///
     /// # Errors
-    /// The kernel's error if no descriptors remain or /proc is missing.
+    /// Returns the kernel's error if no descriptors remain or /proc is missing.
     pub fn readonly_fd(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         Ok(OpenOptions::new().read(true).open(path)?.into())

@@ -135,7 +135,7 @@ pub(crate) unsafe fn map_over(
 /// Unmaps addresses from [`for_region`] and returns them to the free list.
 ///
 /// # Safety
-/// As [`map_over`].
+/// See the contract of [`map_over`].
 pub(crate) unsafe fn unmap(start: usize, bytes: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: the caller promises the same about the addresses.

@@ -75,7 +75,7 @@ impl Span {
     /// programs use [`Span::read`].
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
+    /// Returns [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
     pub fn get(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len);
         // SAFETY: this function has exclusive access to `dst`, which is at least `len` long. The
@@ -87,7 +87,8 @@ impl Span {
     /// [`Span::get`], this is for the trusted base; other programs use [`Span::write`].
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
+    /// Returns [`Fault`] if a page is unmapped or read-only; the span then contains unspecified
+    /// bytes.
     pub fn put(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len);
         // SAFETY: as in `get`, with the roles exchanged; `src` is only read.

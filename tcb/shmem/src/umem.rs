@@ -23,8 +23,8 @@ pub struct Umem {
 /// Registers a socket's memory and rings.
 ///
 /// # Errors
-/// The descriptor is not an AF_XDP socket, the socket already has memory, or the kernel rejects the
-/// sizes.
+/// Returns an error if the descriptor is not an AF_XDP socket, the socket already has memory, or
+/// the kernel rejects the sizes.
 pub fn register(socket: &impl AsFd, umem: &Umem) -> io::Result<()> {
     // The memory is reserved for packets and never contains a Rust object. The kernel keeps its
     // pages as long as necessary, even if they are unmapped.

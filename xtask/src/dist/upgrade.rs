@@ -19,7 +19,7 @@ const FOREIGN: u8 = 77;
 ///
 /// # Errors
 ///
-/// Root, iperf3 or namespaces are missing, or a stream is lost.
+/// Returns an error if root, iperf3 or namespaces are missing, or a stream is lost.
 pub(super) fn under_streams(package: &Path, root: &Path, options: &[String]) -> Result<()> {
     let later = later(package, &root.with_file_name("later"), false)?;
     let foreign = self::later(package, &root.with_file_name("later-core"), true)?;

@@ -108,8 +108,8 @@ const UNREACHABLE: [&str; 2] = ["https://", "dial tcp"];
 /// Downloads the modules for building Kubernetes, unless it is already built.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if the modules cannot be downloaded here; any other error if the list of
-/// modules is wrong.
+/// Returns [`Failure::CannotRun`] if the modules cannot be downloaded here, and another error if
+/// the list of modules is wrong.
 pub(super) fn fetch(home: &Path) -> Result<()> {
     if is_built(home) {
         return Ok(());

@@ -42,7 +42,7 @@ impl RemainingTime {
 ///
 /// # Errors
 ///
-/// The condition does not hold by the deadline. `what` describes the failure.
+/// Returns an error if the condition does not hold by the deadline. `what` describes the failure.
 pub(super) fn wait(
     what: &str,
     deadline: Duration,

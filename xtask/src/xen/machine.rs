@@ -98,7 +98,7 @@ impl XenMachine<'_> {
     ///
     /// # Errors
     ///
-    /// A test or the machine has failed.
+    /// Returns an error if a test or the machine has failed.
     pub(crate) fn run(&self, task: Task<'_>) -> Result<()> {
         let command = self.command(task.argument)?;
         let console = EmulatorConsole {
@@ -169,7 +169,7 @@ impl EmulatorConsole<'_> {
     ///
     /// # Errors
     ///
-    /// A test of `tests` or the machine has failed.
+    /// Returns an error if a test of `tests` or the machine has failed.
     pub(crate) fn run(
         &self,
         mut command: Command,

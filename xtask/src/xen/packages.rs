@@ -25,7 +25,8 @@ pub(crate) struct Packages {
 ///
 /// # Errors
 ///
-/// This system cannot download or unpack the packages. The error contains the reason.
+/// Returns an error if this system cannot download or unpack the packages. The error contains the
+/// reason.
 pub(crate) fn ready(home: &Path) -> Result<Packages> {
     let listed = wanted()?;
     let emulator = listed.iter().any(|name| name == "qemu-system-x86");

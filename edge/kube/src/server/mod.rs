@@ -44,8 +44,8 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// No authority is given for `https`, or a login is given for `http`, which does not protect
-    /// it.
+    /// Returns an error if no authority is given for `https`, or a login is given for `http`, which
+    /// does not protect it.
     pub fn new(url: ServerUrl, authority: Option<Material>, login: Login) -> Result<Self, String> {
         match (url.is_tls, &authority, &login) {
             (true, None, _) => Err(format!(
@@ -67,7 +67,7 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// The variables of a pod are not set.
+    /// Returns an error if the variables of a pod are not set.
     pub fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let host = variable("KUBERNETES_SERVICE_HOST").ok_or(
             "KUBERNETES_SERVICE_HOST is not set, so this is no pod: pass `--kubeconfig` or \
@@ -87,7 +87,7 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is no kubeconfig, or needs a plugin.
+    /// Returns an error if the file cannot be read, is no kubeconfig, or needs a plugin.
     pub fn of_kubeconfig(path: &Path) -> Result<Self, String> {
         let text = read_file(path).map_err(|error| error.to_string());
         let text = text.and_then(|text| String::from_utf8(text).map_err(|e| e.to_string()));

@@ -164,7 +164,7 @@ impl SplitRing {
     /// Reads the index of the available ring; returns the number of chains that can be taken.
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn count(&mut self) -> Result<u16, RingError> {
         let idx = self.avail_u16(2)?;
@@ -181,7 +181,7 @@ impl SplitRing {
     /// still return the chain.
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn take(
         &mut self,
@@ -224,7 +224,7 @@ impl SplitRing {
     /// [`SplitRing::publish`].
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn put(&mut self, memory: &VmMemory, head: u16, bytes: u32) -> Result<(), RingError> {
         let slot = usize::from(self.next_used & (self.size - 1));
@@ -249,7 +249,7 @@ impl SplitRing {
     /// has requested a notification.
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn publish(&mut self, memory: &VmMemory) -> Result<bool, RingError> {
         if self.published == self.next_used {
@@ -272,7 +272,7 @@ impl SplitRing {
     /// issue a full fence and check once more before it sleeps.
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     pub fn arm(&mut self, memory: &VmMemory) -> Result<(), RingError> {
         if self.event_idx {
             let at = RING_HEADER + 8 * usize::from(self.size);
@@ -287,7 +287,7 @@ impl SplitRing {
     /// driver passes the old index only once in 65536 chains.
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     pub fn disarm(&mut self, memory: &VmMemory) -> Result<(), RingError> {
         if self.event_idx {
             return Ok(());

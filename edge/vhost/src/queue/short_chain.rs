@@ -25,7 +25,7 @@ impl SplitRing {
     /// until [`SplitRing::answer`].
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn peek_short_chains(
         &mut self,
@@ -61,7 +61,7 @@ impl SplitRing {
     /// driver with `bytes` bytes written. The driver sees it after [`SplitRing::publish`].
     ///
     /// # Errors
-    /// The ring is broken.
+    /// Returns an error if the ring is broken.
     #[inline]
     pub fn answer(
         &mut self,

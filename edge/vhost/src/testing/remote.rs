@@ -35,7 +35,7 @@ impl Remote {
     /// end exits meanwhile.
     ///
     /// # Errors
-    /// The socket has no listener.
+    /// Returns an error if the socket has no listener.
     pub fn connect(&mut self, features: u64) -> io::Result<bool> {
         let socket = UnixStream::connect(&self.path)?;
         socket.set_nonblocking(true)?;

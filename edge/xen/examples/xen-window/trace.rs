@@ -60,7 +60,7 @@ fn take<'a>(words: &mut &'a [u32]) -> Option<Record<'a>> {
 ///
 /// # Errors
 ///
-/// The bytes are not a trace, or the trace is incomplete.
+/// Returns an error if the bytes are not a trace, or the trace is incomplete.
 pub(crate) fn sums(bytes: &[u8], window: Range<u64>) -> Result<Sums, String> {
     let words: Vec<u32> = bytes
         .chunks_exact(4)

@@ -44,7 +44,7 @@ impl Evtchn {
     ///
     /// # Errors
     ///
-    /// The device does not exist or is inaccessible.
+    /// Returns an error if the device does not exist or is inaccessible.
     pub fn open(tally: Arc<HypercallCounters>) -> io::Result<Self> {
         let device = open("/dev/xen/evtchn", libc::O_NONBLOCK)?;
         Ok(Self { device, tally })
@@ -55,7 +55,7 @@ impl Evtchn {
     ///
     /// # Errors
     ///
-    /// The domain does not exist or does not offer this port to this domain.
+    /// Returns an error if the domain does not exist or does not offer this port to this domain.
     pub fn bind(self: &Rc<Self>, domain: u16, remote_port: u32) -> io::Result<EvtchnPort> {
         let mut argument = BindInterdomain {
             remote_domain: domain.into(),

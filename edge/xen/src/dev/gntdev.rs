@@ -187,7 +187,7 @@ impl Gntdev {
     ///
     /// # Errors
     ///
-    /// The device does not exist or is inaccessible.
+    /// Returns an error if the device does not exist or is inaccessible.
     pub fn open(tally: Arc<HypercallCounters>) -> io::Result<Self> {
         let device = open("/dev/xen/gntdev", 0)?;
         Ok(Self { device, tally })
@@ -220,8 +220,8 @@ impl Gntdev {
     ///
     /// # Errors
     ///
-    /// A page is not granted with these rights, or there are more pages than [`MAPPED_MAX`] or than
-    /// fit into the window.
+    /// Returns an error if a page is not granted with these rights, or there are more pages than
+    /// [`MAPPED_MAX`] or than fit into the window.
     pub fn map(
         self: &Rc<Self>,
         domain: u16,

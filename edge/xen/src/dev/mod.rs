@@ -24,7 +24,7 @@ use std::os::unix::fs::OpenOptionsExt;
 ///
 /// # Errors
 ///
-/// The device cannot be opened; the error has its path and a likely reason.
+/// Returns an error with the path and a likely reason if the device cannot be opened.
 pub fn open(path: &str, extra_flags: i32) -> io::Result<File> {
     let opened = OpenOptions::new()
         .read(true)

@@ -15,7 +15,7 @@ impl ForeignWindow {
     ///
     /// # Errors
     ///
-    /// The address space is exhausted.
+    /// Returns an error if the address space is exhausted.
     pub fn new(pages: usize) -> io::Result<Self> {
         let window = Self(Area::anonymous(pages * PAGE)?);
         window.blank()?;
@@ -47,7 +47,7 @@ impl ForeignWindow {
     ///
     /// # Errors
     ///
-    /// The descriptor cannot be mapped this way; nothing is mapped.
+    /// Returns an error if the descriptor cannot be mapped this way; nothing is then mapped.
     pub fn show(self, fd: BorrowedFd<'_>, offset: u64, rights: PageRights) -> io::Result<Span> {
         let rights = match rights {
             PageRights::Read => libc::PROT_READ,

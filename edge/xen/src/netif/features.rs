@@ -138,7 +138,7 @@ pub enum FrontendError {
 ///
 /// # Errors
 ///
-/// [`FrontendError`].
+/// Returns [`FrontendError`].
 pub fn chosen(
     mac: [u8; 6],
     mut node: impl FnMut(&str) -> Option<String>,

@@ -33,7 +33,7 @@ impl InterfaceSettings {
     ///
     /// # Errors
     ///
-    /// [`SettingsError`].
+    /// Returns [`SettingsError`].
     pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let mac = node("mac").unwrap_or_default();
         let parsed = mac.trim().parse::<MacAddress>().ok().map(|mac| mac.0);

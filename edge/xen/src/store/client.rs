@@ -60,21 +60,21 @@ pub trait StoreChannel {
     ///
     /// # Errors
     ///
-    /// The device's error.
+    /// Returns the device's error.
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Waits up to `limit` for a message; returns whether one can be read.
     ///
     /// # Errors
     ///
-    /// The device's error.
+    /// Returns the device's error.
     fn wait(&mut self, limit: Duration) -> io::Result<bool>;
 
     /// Fills `bytes` from the next message.
     ///
     /// # Errors
     ///
-    /// The device's error.
+    /// Returns the device's error.
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
@@ -87,7 +87,7 @@ impl XenBus {
     ///
     /// # Errors
     ///
-    /// The device does not exist or is inaccessible.
+    /// Returns an error if the device does not exist or is inaccessible.
     pub fn open() -> io::Result<Self> {
         dev::open("/dev/xen/xenbus", 0).map(Self)
     }
@@ -154,7 +154,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// Any other failure.
+    /// Returns any other failure.
     pub fn read(&mut self, path: &str) -> Result<Option<String>, StoreError> {
         match self.request(MessageType::Read, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(Some(String::from_utf8_lossy(&payload).into_owned())),
@@ -167,7 +167,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// Any other failure.
+    /// Returns any other failure.
     pub fn list(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
         match self.request(MessageType::Directory, 0, &[PayloadPart::Name(path)]) {
             Ok(payload) => Ok(texts(&payload).collect()),
@@ -181,7 +181,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// Any other failure.
+    /// Returns any other failure.
     pub fn write_all(&mut self, base: &str, nodes: &[(&str, String)]) -> Result<bool, StoreError> {
         for _ in 0..ATTEMPTS {
             let transaction = self.begin()?;
@@ -242,7 +242,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// The removal failed. A missing node is not an error.
+    /// Returns an error if the removal failed. A missing node is not an error.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
         match self.request(MessageType::Remove, 0, &[PayloadPart::Name(path)]) {
             Err(error) if !error.is_gone() => Err(error),
@@ -255,7 +255,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// The node cannot be watched.
+    /// Returns an error if the node cannot be watched.
     pub fn watch(&mut self, path: &str) -> Result<(), StoreError> {
         self.watching(MessageType::Watch, path)
     }
@@ -264,7 +264,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// The node was not watched.
+    /// Returns an error if the node was not watched.
     pub fn unwatch(&mut self, path: &str) -> Result<(), StoreError> {
         self.watching(MessageType::Unwatch, path)
     }
@@ -280,7 +280,7 @@ impl<C: StoreChannel> Store<C> {
     ///
     /// # Errors
     ///
-    /// The channel's error, or [`StoreError::Nonsense`] if events were dropped.
+    /// Returns the channel's error, or [`StoreError::Nonsense`] if events were dropped.
     pub fn event(&mut self) -> Result<Option<String>, StoreError> {
         while self.channel.wait(Duration::ZERO)? {
             // Drops the answer to a request that has timed out.

@@ -67,8 +67,9 @@ impl Exchanges {
     /// granter's window at the slots from `first`.
     ///
     /// # Errors
-    /// `BadDomain`: an end is dead. `BadSlot`: a slot does not exist or is not free. `NoSpace`: the
-    /// connection has too many exchanges, memory is exhausted, or the mapping failed.
+    /// Returns `BadDomain` if an end is dead. Returns `BadSlot` if a slot does not exist or is not
+    /// free. Returns `NoSpace` if the connection has too many exchanges, memory is exhausted, or
+    /// the mapping failed.
     pub(crate) fn create(
         &self,
         (granter, conn): (DomId, ConnId),
@@ -106,8 +107,8 @@ impl Exchanges {
     /// Binds the user's end of an exchange, and maps the user's pages in the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: the domain has no such exchange, or has already bound it. `BadSlot`: a slot
-    /// does not exist or is not free. `NoSpace`: the mapping failed.
+    /// Returns `BadHandle` if the domain has no such exchange, or has already bound it. Returns
+    /// `BadSlot` if a slot does not exist or is not free. Returns `NoSpace` if the mapping failed.
     pub(crate) fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
@@ -153,7 +154,7 @@ impl Exchanges {
     /// Releases the caller's end of an exchange, and unmaps its pages.
     ///
     /// # Errors
-    /// `BadHandle`: the domain has no such exchange.
+    /// Returns `BadHandle` if the domain has no such exchange.
     pub(crate) fn end(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let exchange = self.exchange(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();

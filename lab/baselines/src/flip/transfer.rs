@@ -103,7 +103,8 @@ impl Exchanges {
     /// changed.
     ///
     /// # Errors
-    /// The granter's address space cannot be changed. The granter is dead, and no page was swapped.
+    /// Returns an error if the granter's address space cannot be changed. The granter is then dead,
+    /// and no page was swapped.
     fn swap_pages(
         &self,
         granter: DomId,

@@ -28,7 +28,7 @@ pub struct DemoArgs {
 /// Runs the demonstration and prints its report.
 ///
 /// # Errors
-/// A [`figures::Failure`] has an exit status; see [`figures::exit_code`].
+/// A returned [`figures::Failure`] has an exit status; see [`figures::exit_code`].
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     // This precedes the start of any thread, because only a single-threaded process can enter a
     // user namespace.

@@ -35,7 +35,7 @@ pub const DEVICE_BESIDE: &str =
 /// steering).
 ///
 /// # Errors
-/// This user may not.
+/// Returns an error if this user has no permission.
 pub(super) fn steer(end: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<()> {
     // The mask has groups of 32 CPUs, the last group first.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
@@ -101,7 +101,7 @@ impl LaneEnds {
     /// Creates two namespaces.
     ///
     /// # Errors
-    /// This user may not.
+    /// Returns an error if this user has no permission.
     pub fn new() -> anyhow::Result<Self> {
         Self::of(1, 1)
     }
@@ -126,7 +126,8 @@ impl LaneEnds {
     /// (receive packet steering), as on a separate machine.
     ///
     /// # Errors
-    /// This user may not change the setting. The message states the effect on the lane's figures.
+    /// Returns an error if this user may not change the setting. The message states the effect on
+    /// the lane's figures.
     pub fn steer_wire(&mut self, cores: Cores) -> Result<(), String> {
         self.each_wire(|wire| steer(wire, IFNAME, cores.wire))
             .map_err(|error| format!("{WIRE_INSIDE} ({error:#})"))
@@ -135,7 +136,7 @@ impl LaneEnds {
     /// Runs `with` for each wire's namespace.
     ///
     /// # Errors
-    /// The first error of `with`.
+    /// Returns the first error of `with`.
     pub(super) fn each_wire(
         &mut self,
         with: impl FnMut(&mut NamedNamespace) -> anyhow::Result<()>,
@@ -148,8 +149,8 @@ impl LaneEnds {
     /// separately.
     ///
     /// # Errors
-    /// [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed; otherwise if the kernel
-    /// does not support the rules.
+    /// Returns [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed, and another error
+    /// if the kernel does not support the rules.
     pub(super) fn add_faults(&mut self, faults: WireFaults) -> anyhow::Result<()> {
         need(&["ip", "nft"])?;
         self.each_wire(|wire| {
@@ -171,7 +172,7 @@ impl LaneEnds {
     /// Makes the guests' kernels acknowledge segments from the wire immediately.
     ///
     /// # Errors
-    /// `ip` is not installed, or fails.
+    /// Returns an error if `ip` is not installed, or fails.
     pub(super) fn quick_ack(&mut self) -> anyhow::Result<()> {
         let network = format!("10.77.0.0/{PREFIX}");
         let guests = std::iter::once(&mut self.guest).chain(&mut self.further);

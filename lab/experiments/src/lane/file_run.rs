@@ -50,7 +50,7 @@ impl FileRun {
     /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// The machine does not start, or sends nothing.
+    /// Returns an error if the machine does not start, or sends nothing.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let mut running = Running::start(&self.config()?)?;
         let end = Instant::now() + Duration::from_secs(30);

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// Sets up the lane.
 ///
 /// # Errors
-/// Namespaces or TAPs cannot be created.
+/// Returns an error if namespaces or TAPs cannot be created.
 pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = LaneEnds::new()?;
     let tap = |place: &NamedNamespace, address: IpAddr| {

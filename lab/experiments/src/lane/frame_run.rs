@@ -76,7 +76,7 @@ impl FrameRun<'_> {
     /// Starts a machine, warms it up, measures a window and stops it.
     ///
     /// # Errors
-    /// The machine does not start.
+    /// Returns an error if the machine does not start.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let config = self.config()?;
         if self.grants == one_process::NAME {

@@ -46,8 +46,8 @@ impl Offloaded {
 /// passes whole aggregates to the guest and accepts segments from it, like a guest's TAP.
 ///
 /// # Errors
-/// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
-/// refuses a setting.
+/// Returns [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed, and another error
+/// if the kernel rejects a setting.
 pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     let ends = LaneEnds::new()?;
@@ -157,7 +157,7 @@ fn interface(
 /// bridge with the same `gro`. Returns the NAPI threads.
 ///
 /// # Errors
-/// This user may not change the setting, or `ethtool` is not installed.
+/// Returns an error if this user may not change the setting, or `ethtool` is not installed.
 pub(super) fn set_up_wires(
     ends: &mut LaneEnds,
     cores: Cores,
@@ -271,7 +271,7 @@ impl VmBridge {
     /// Adds an interface of its namespace as a port.
     ///
     /// # Errors
-    /// The kernel refuses the change.
+    /// Returns an error if the kernel rejects the change.
     pub(super) fn with_port(mut self, name: &str) -> anyhow::Result<Self> {
         self.middle
             .run(&["ip", "link", "set", name, "master", "br0", "up"])?;

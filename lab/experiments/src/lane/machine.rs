@@ -13,7 +13,7 @@ use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 /// Sets up the lane.
 ///
 /// # Errors
-/// Namespaces cannot be created or the machine does not start.
+/// Returns an error if namespaces cannot be created or the machine does not start.
 pub fn lane(
     place: Place,
     wire: OnWire<'_>,
@@ -98,7 +98,7 @@ pub fn local_lane(
 /// wire. All guests have TAPs in one namespace, which is not the wire's.
 ///
 /// # Errors
-/// The machine does not start, or does not stop cleanly.
+/// Returns an error if the machine does not start, or does not stop cleanly.
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let ends = LaneEnds::new()?;
     let cores = Cores::choose();

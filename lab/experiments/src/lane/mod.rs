@@ -199,7 +199,7 @@ impl Lane {
     /// Starts loads at both ends of an existing path.
     ///
     /// # Errors
-    /// A load cannot start or cannot connect.
+    /// Returns an error if a load cannot start or cannot connect.
     pub fn new(
         mut ends: LaneEnds,
         path: Box<dyn Path>,
@@ -295,7 +295,7 @@ impl Lane {
     /// Returns the machine.
     ///
     /// # Errors
-    /// The path is not a machine.
+    /// Returns an error if the path is not a machine.
     pub fn machine(&self) -> anyhow::Result<&Running> {
         self.path.machine().context("no machine")
     }
@@ -303,7 +303,7 @@ impl Lane {
     /// Changes the machine's LRO settings.
     ///
     /// # Errors
-    /// The path is not a machine, or the machine rejects the change.
+    /// Returns an error if the path is not a machine, or the machine rejects the change.
     pub fn switch(&mut self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
         machine.switch(lro, rules)
@@ -312,7 +312,7 @@ impl Lane {
     /// Sets the maximum number of bytes per call of a stream's receiver.
     ///
     /// # Errors
-    /// The lane has no stream in this direction, or the receiver has exited.
+    /// Returns an error if the lane has no stream in this direction, or the receiver has exited.
     pub fn receive_by(&mut self, direction: PayloadDirection, bytes: usize) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
@@ -322,7 +322,7 @@ impl Lane {
     /// Sets the number of bytes per call of the streams' senders.
     ///
     /// # Errors
-    /// A sender has exited.
+    /// Returns an error if a sender has exited.
     pub fn send_by(&mut self, bytes: usize) -> anyhow::Result<()> {
         for ((workload, _), pairs) in &mut self.pairs {
             if *workload == Workload::Stream {
@@ -337,7 +337,7 @@ impl Lane {
     /// Starts or stops the streams of a direction.
     ///
     /// # Errors
-    /// A sender has exited.
+    /// Returns an error if a sender has exited.
     pub fn stream(&mut self, direction: PayloadDirection, go: bool) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
@@ -347,7 +347,7 @@ impl Lane {
     /// Returns the number of bytes that the first guest's stream delivered since the last call.
     ///
     /// # Errors
-    /// The lane has no such stream, or its receiver has exited.
+    /// Returns an error if the lane has no such stream, or its receiver has exited.
     pub fn arrived(&mut self, direction: PayloadDirection) -> anyhow::Result<u64> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let first = pairs.and_then(|pairs| pairs.first_mut());

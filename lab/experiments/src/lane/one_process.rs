@@ -25,7 +25,7 @@ impl OneProcess {
     /// Starts the program with the machine of `config`, which has one guest and no devices.
     ///
     /// # Errors
-    /// The program does not exist or rejects the machine.
+    /// Returns an error if the program does not exist or rejects the machine.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let machine = config
             .machine()

@@ -12,7 +12,7 @@ pub trait Path {
     /// Reads the path's counters, which only grow.
     ///
     /// # Errors
-    /// The path has exited.
+    /// Returns an error if the path has exited.
     fn reading(&mut self) -> anyhow::Result<Reading>;
 
     /// Returns the machine, if the path is one.

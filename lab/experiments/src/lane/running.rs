@@ -107,7 +107,7 @@ impl Running {
     /// Starts a machine and waits until it is ready.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if this system does not allow machines.
+    /// Returns [`Failure::CannotRun`] if this system does not allow machines.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         Self::of(config, config.machine())
     }
@@ -195,7 +195,7 @@ impl Running {
     /// Returns the monitor's status.
     ///
     /// # Errors
-    /// The monitor does not answer.
+    /// Returns an error if the monitor does not answer.
     pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.instance.status().map_err(failure)?)
     }
@@ -203,7 +203,7 @@ impl Running {
     /// Returns the status of the driver domain.
     ///
     /// # Errors
-    /// The monitor does not answer, or the machine has no driver domain.
+    /// Returns an error if the monitor does not answer, or the machine has no driver domain.
     pub fn driver(&self) -> anyhow::Result<DomainStatus> {
         let mut domains = self.status()?.domains.into_iter();
         let driver = domains.find(|domain| domain.program == Program::Driver);
@@ -213,7 +213,7 @@ impl Running {
     /// Returns the process of a helper of the core. Waits for a helper that is starting.
     ///
     /// # Errors
-    /// No helper with this name starts in time.
+    /// Returns an error if no helper with this name starts in time.
     pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
         let is_named = |pid: &i32| {
             let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -239,7 +239,7 @@ impl Running {
     /// Returns the core's process.
     ///
     /// # Errors
-    /// This process did not start it.
+    /// Returns an error if this process did not start it.
     pub fn core(&self) -> anyhow::Result<i32> {
         Ok(self.instance.pid().context("no core")?.cast_signed())
     }
@@ -255,7 +255,7 @@ impl Running {
     /// Attaches a guest, in the control socket's format, and waits until it is up.
     ///
     /// # Errors
-    /// The description is invalid, or the guest does not connect.
+    /// Returns an error if the description is invalid, or the guest does not connect.
     pub fn attach(&self, guest: Value) -> anyhow::Result<()> {
         let guest: Setting = serde_json::from_value(guest)?;
         self.instance.attach(guest).map_err(failure)?;
@@ -265,7 +265,7 @@ impl Running {
     /// Detaches a guest and waits until it is removed.
     ///
     /// # Errors
-    /// No guest has this name, or part of it remains.
+    /// Returns an error if no guest has this name, or part of it remains.
     pub fn detach(&self, guest: &str) -> anyhow::Result<()> {
         self.instance.detach(guest).map_err(failure)?;
         Ok(())
@@ -274,7 +274,7 @@ impl Running {
     /// Returns the audit of grants.
     ///
     /// # Errors
-    /// The monitor does not answer.
+    /// Returns an error if the monitor does not answer.
     pub fn audit(&self) -> anyhow::Result<Audit> {
         Ok(self.instance.grants().map_err(failure)?)
     }
@@ -283,7 +283,7 @@ impl Running {
     /// that has no CPU for a few seconds must not invalidate an hour of rounds.
     ///
     /// # Errors
-    /// The domain does not answer.
+    /// Returns an error if the domain does not answer.
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
         let mut times = QUERY_ATTEMPTS;
         loop {
@@ -303,7 +303,7 @@ impl Running {
     /// Changes the LRO settings of all domains that have LRO.
     ///
     /// # Errors
-    /// A domain rejects the change, or does not answer.
+    /// Returns an error if a domain rejects the change, or does not answer.
     pub fn switch(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
@@ -333,7 +333,7 @@ impl Running {
     /// Stops the machine and waits until it is removed.
     ///
     /// # Errors
-    /// It does not stop in time.
+    /// Returns an error if it does not stop in time.
     pub fn down(self) -> anyhow::Result<()> {
         Ok(self.instance.down().map_err(failure)?)
     }

@@ -40,7 +40,7 @@ impl Lane {
     /// Measures a window.
     ///
     /// # Errors
-    /// A load or the path has exited, or the user interrupted the run.
+    /// Returns an error if a load or the path has exited, or the user interrupted the run.
     pub fn window(
         &mut self,
         workload: Workload,

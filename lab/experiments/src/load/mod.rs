@@ -36,7 +36,8 @@ impl Load {
     /// Starts a load. Returns when it listens, or when all of its connections are established.
     ///
     /// # Errors
-    /// The process cannot be started, or no socket answers at the address for some seconds.
+    /// Returns an error if the process cannot be started, or no socket answers at the address for
+    /// some seconds.
     pub fn start(spec: &LoadSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("load")?;
         command.arg(serde_json::to_string(spec)?);
@@ -74,7 +75,7 @@ impl Load {
     /// Starts the load's work.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
         self.child.tell("go")
     }
@@ -82,7 +83,7 @@ impl Load {
     /// Stops the load after the current operation. Connections stay open.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.child.tell("stop")
     }
@@ -90,7 +91,7 @@ impl Load {
     /// Sets the maximum number of bytes per call of a sink, at most [`TAKE_MAX`].
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("take {bytes}"))
     }
@@ -98,7 +99,7 @@ impl Load {
     /// Sets the number of bytes per call of a source, at most [`CHUNK`].
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.tell(&format!("give {bytes}"))
     }
@@ -106,7 +107,7 @@ impl Load {
     /// Returns the counters since the last mark.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Mark> {
         let answer = self.child.ask("mark", REPLY_TIMEOUT)?;
         Ok(serde_json::from_value(answer)?)
@@ -116,7 +117,7 @@ impl Load {
 /// Runs the helper process.
 ///
 /// # Errors
-/// The namespace, core or address is not available.
+/// Returns an error if the namespace, core or address is not available.
 pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     if let Some(path) = &spec.netns {
         ns::enter(path)?;

@@ -289,7 +289,7 @@ impl Paper {
     /// Returns the paper with this name.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if no paper has this name.
+    /// Returns [`Failure::Usage`] if no paper has this name.
     pub fn find(name: &str) -> Result<Self, Failure> {
         let Some((_, text)) = TEXTS.iter().find(|(known, _)| *known == name) else {
             return Err(Failure::Usage(format!("no paper `{name}`")));

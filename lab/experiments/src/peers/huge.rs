@@ -21,7 +21,7 @@ impl HugePages {
     /// before the last attempt.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if the kernel has too little memory.
+    /// Returns [`Failure::CannotRun`] if the kernel has too little memory.
     pub fn reserve(pages: u64) -> Result<Self, Failure> {
         Self::of(Path::new(POOL), pages, defragment)
     }

@@ -38,7 +38,7 @@ const HUGE_PAGES: u64 = 448;
 /// Checks that these switches can run here.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with what is missing.
+/// Returns [`Failure::CannotRun`] with the missing part.
 pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
     let mut absent = Vec::new();
     if kernel::need(&["dpdk-testpmd"]).is_err() {
@@ -148,7 +148,7 @@ impl PeerRun<'_> {
     /// Starts guest and switch, sends frames, measures a window and stops both.
     ///
     /// # Errors
-    /// They do not start, or do not connect.
+    /// Returns an error if they do not start, or do not connect.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
         let _pages = HugePages::reserve(HUGE_PAGES)?;
         let folder = tempfile::tempdir()?;

@@ -41,7 +41,7 @@ impl Ovs {
     /// `other`. Its port listens at `socket`, which must be in `folder`.
     ///
     /// # Errors
-    /// They do not start.
+    /// Returns an error if they do not start.
     pub fn start(folder: &Path, other: usize, core: usize, socket: &Path) -> anyhow::Result<Self> {
         let at = |name: &str| folder.join(name).display().to_string();
         run(folder, "ovsdb-tool", &["create", &at("conf.db"), SCHEMA])?;
@@ -120,7 +120,7 @@ impl Ovs {
     /// Waits until the poll loop polls the port.
     ///
     /// # Errors
-    /// The wait times out.
+    /// Returns an error if the wait times out.
     pub fn wait_for_port(&mut self) -> anyhow::Result<()> {
         process::wait("Open vSwitch's port", || {
             Ok(self.ask("dpif-netdev/pmd-rxq-show")?.contains("(enabled)"))
@@ -130,7 +130,7 @@ impl Ovs {
     /// Resets the statistics.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn clear(&mut self) -> anyhow::Result<()> {
         self.ask("dpif-netdev/pmd-stats-clear").map(drop)
     }
@@ -139,7 +139,7 @@ impl Ovs {
     /// polls.
     ///
     /// # Errors
-    /// The process has exited, or forwarded no packets.
+    /// Returns an error if the process has exited, or forwarded no packets.
     pub fn cycles(&mut self) -> anyhow::Result<f64> {
         let output = self.ask("dpif-netdev/pmd-stats-show")?;
         cycles(&output).with_context(|| format!("Open vSwitch: no statistics in `{output}`"))

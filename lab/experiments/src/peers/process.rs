@@ -44,7 +44,7 @@ impl ForeignProgram {
     /// Starts the process.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// Returns an error if it cannot be started.
     pub fn start(command: &mut Command) -> anyhow::Result<Self> {
         let child = command
             .spawn()
@@ -69,7 +69,7 @@ impl Drop for ForeignProgram {
 /// Waits until `ready` returns true.
 ///
 /// # Errors
-/// The wait times out, or the user interrupted the run.
+/// Returns an error if the wait times out, or the user interrupted the run.
 pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let end = Instant::now() + TIMEOUT;
     while !ready()? {

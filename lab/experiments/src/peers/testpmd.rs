@@ -64,7 +64,7 @@ impl Testpmd {
     /// Starts testpmd.
     ///
     /// # Errors
-    /// It does not start.
+    /// Returns an error if it does not start.
     pub fn start(place: Site<'_>, forwarding: &Forwarding<'_>) -> anyhow::Result<Self> {
         let Forwarding {
             ports,
@@ -118,7 +118,7 @@ impl Testpmd {
     /// Waits until its ports are connected.
     ///
     /// # Errors
-    /// The wait times out.
+    /// Returns an error if the wait times out.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         for port in 0..self.ports {
             let ask = format!("show port info {port}");
@@ -132,7 +132,7 @@ impl Testpmd {
     /// Starts forwarding, after sending `bursts` generated bursts.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn forward(&mut self, bursts: Option<u32>) -> anyhow::Result<()> {
         match bursts {
             Some(bursts) => self.command(&format!("start tx_first {bursts}")),
@@ -145,7 +145,7 @@ impl Testpmd {
     /// clock.
     ///
     /// # Errors
-    /// The process has exited, or prints no rate.
+    /// Returns an error if the process has exited, or prints no rate.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
         let mut sum = 0.0;
         for port in 0..self.ports {
@@ -159,7 +159,7 @@ impl Testpmd {
     /// Returns the statistics since forwarding started.
     ///
     /// # Errors
-    /// The process has exited or prints no statistics.
+    /// Returns an error if the process has exited or prints no statistics.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
         let output = self.command("show fwd stats all")?;
         forwarded(&output).with_context(|| format!("{}: no statistics in `{output}`", self.name))

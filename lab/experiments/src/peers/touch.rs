@@ -24,7 +24,7 @@ impl TouchProgram {
     /// Compiles the program.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] with what is missing, or the compiler's error.
+    /// Returns [`Failure::CannotRun`] with the missing part, or the compiler's error.
     pub fn build() -> Result<Self, Failure> {
         kernel::need(&["cc", "pkg-config"])?;
         let cannot = |why: String| Failure::CannotRun(format!("peers/touch.c: {why}"));
@@ -83,7 +83,7 @@ impl TouchingGuest {
     /// Starts the guest with port `vdev` and keeps this many frames of `size` bytes in flight.
     ///
     /// # Errors
-    /// It does not start.
+    /// Returns an error if it does not start.
     pub fn start(
         program: &TouchProgram,
         place: Site<'_>,
@@ -113,7 +113,7 @@ impl TouchingGuest {
     /// Waits until its port is connected.
     ///
     /// # Errors
-    /// The wait times out.
+    /// Returns an error if the wait times out.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         process::wait("the port of the guest that touches", || {
             let output = self.child.ask("link", TIMEOUT)?;
@@ -124,7 +124,7 @@ impl TouchingGuest {
     /// Starts sending.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
         self.child.ask("start", TIMEOUT).map(drop)
     }
@@ -132,7 +132,7 @@ impl TouchingGuest {
     /// Returns the frames per second received since the last call, by the guest's clock.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn rate(&mut self) -> anyhow::Result<f64> {
         let now = self.sums()?;
         let rate = now.rate_since(&self.last);
@@ -144,7 +144,7 @@ impl TouchingGuest {
     /// it drops none.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn forwarded(&mut self) -> anyhow::Result<Forwarded> {
         let sums = self.sums()?;
         Ok(Forwarded {

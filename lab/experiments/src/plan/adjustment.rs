@@ -28,7 +28,7 @@ impl Adjustment {
     /// Removes the columns that the options do not select.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if no column remains.
+    /// Returns [`Failure::Usage`] if no column remains.
     pub fn retain<C>(
         &self,
         columns: &mut Vec<C>,

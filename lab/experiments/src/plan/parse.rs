@@ -12,7 +12,7 @@ impl Plan {
     /// Parses and validates a plan file.
     ///
     /// # Errors
-    /// [`Failure::Usage`] with a description of the error.
+    /// Returns [`Failure::Usage`] with a description of the error.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let plan: Self = toml::from_str(text).map_err(|e| Failure::Usage(e.to_string()))?;
         check(&plan).map_err(Failure::Usage)?;
@@ -22,7 +22,7 @@ impl Plan {
     /// Applies command-line options: round length, idle cores and columns.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the result is not a valid plan.
+    /// Returns [`Failure::Usage`] if the result is not a valid plan.
     pub fn adjusted(mut self, by: &Adjustment) -> Result<Self, Failure> {
         self.full = self.full.changed(self.quick, by);
         if by.quick {

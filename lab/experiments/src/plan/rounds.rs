@@ -42,7 +42,7 @@ impl Rounds {
     /// Returns these rounds, or the `quick` ones, with command-line options applied.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the result is not valid.
+    /// Returns [`Failure::Usage`] if the result is not valid.
     pub fn adjusted(self, quick: Self, by: &Adjustment) -> Result<Self, Failure> {
         let rounds = self.changed(quick, by);
         rounds.check("rounds").map_err(Failure::Usage)?;

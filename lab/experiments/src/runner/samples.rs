@@ -75,7 +75,7 @@ impl Samples {
     /// allows that, returns `None` and records its configurations as not measurable.
     ///
     /// # Errors
-    /// Any other failure, with the column's name.
+    /// Returns any other failure, with the column's name.
     pub fn setup_result<T>(
         &mut self,
         column: &str,

@@ -77,8 +77,8 @@ pub struct AttachesRecord {
 /// Runs the helper, which prints a line for every hundred attaches.
 ///
 /// # Errors
-/// The machine cannot run here, an attach or detach fails, a stream stops, or the use of a resource
-/// grows.
+/// Returns an error if the machine cannot run here, an attach or detach fails, a stream stops, or
+/// the use of a resource grows.
 pub fn main(spec: &AttachesSpec) -> anyhow::Result<()> {
     interrupt::watch();
     ensure!(

@@ -82,8 +82,8 @@ pub struct RoundRecord {
 /// Runs the helper, which prints a line for each round.
 ///
 /// # Errors
-/// The machine cannot run here, a process or a stream does not recover, or the use of a resource
-/// grows.
+/// Returns an error if the machine cannot run here, a process or a stream does not recover, or the
+/// use of a resource grows.
 pub fn main(spec: &GuestsSpec) -> anyhow::Result<()> {
     interrupt::watch();
     ensure!(

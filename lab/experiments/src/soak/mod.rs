@@ -105,7 +105,7 @@ pub struct Leaked {
 /// Runs the helper, which prints a line for each kill.
 ///
 /// # Errors
-/// The machine cannot run here or does not recover, or resources leak.
+/// Returns an error if the machine cannot run here or does not recover, or resources leak.
 pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     interrupt::watch();
     let mechanisms = Mechanisms {

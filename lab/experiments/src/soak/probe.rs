@@ -79,7 +79,7 @@ impl Probe {
     /// Starts the probe.
     ///
     /// # Errors
-    /// A namespace or the address is not available.
+    /// Returns an error if a namespace or the address is not available.
     pub fn start(spec: &ProbeSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("probe")?;
         command.arg(serde_json::to_string(spec)?);
@@ -89,7 +89,7 @@ impl Probe {
     /// Returns the results since the last call.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Probed> {
         Ok(serde_json::from_value(self.0.ask("mark", REPLY_TIMEOUT)?)?)
     }
@@ -97,7 +97,7 @@ impl Probe {
     /// Returns the one-way delays since the last call.
     ///
     /// # Errors
-    /// The process has exited.
+    /// Returns an error if the process has exited.
     pub fn times(&mut self) -> anyhow::Result<ProbeTimes> {
         Ok(serde_json::from_value(self.0.ask("times", REPLY_TIMEOUT)?)?)
     }
@@ -180,7 +180,7 @@ fn words(datagram: [u8; 16]) -> [u64; 2] {
 /// Runs the helper process.
 ///
 /// # Errors
-/// A namespace or the address is not available.
+/// Returns an error if a namespace or the address is not available.
 pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     ns::enter(&spec.to)?;
     let receiver = UdpSocket::bind(spec.address).with_context(|| spec.address.to_string())?;

@@ -68,7 +68,8 @@ fn monitor_at(socket: &Path) -> anyhow::Result<ForeignProgram> {
 /// Runs the helper, which prints a line for each kill.
 ///
 /// # Errors
-/// The machine cannot run here, the virtual machine does not answer again, or grants leak.
+/// Returns an error if the machine cannot run here, the virtual machine does not answer again, or
+/// grants leak.
 pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
     interrupt::watch();
     let wire = NamedNamespace::new("wire")?;

@@ -16,7 +16,7 @@ pub(super) trait LanePlan: DeserializeOwned {
     /// Parses the plan and applies command-line options to its rounds.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
+    /// Returns [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     fn parse(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan: Self =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -37,7 +37,7 @@ pub(super) trait LaneColumn {
     /// Sets up the lane.
     ///
     /// # Errors
-    /// Namespaces cannot be created, or the path between them does not start.
+    /// Returns an error if namespaces cannot be created, or the path between them does not start.
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane>;
 }
 
@@ -45,7 +45,7 @@ pub(super) trait LaneColumn {
 /// that this system cannot run are recorded as not measurable.
 ///
 /// # Errors
-/// A lane cannot be set up.
+/// Returns an error if a lane cannot be set up.
 pub(super) fn lanes<'a, C: LaneColumn>(
     columns: &'a [C],
     configs: impl Fn(&C) -> Vec<ColumnConfig>,
@@ -69,7 +69,7 @@ pub(super) fn lanes<'a, C: LaneColumn>(
 /// Runs `count` rounds and reports each on standard error.
 ///
 /// # Errors
-/// A round fails, or the user interrupted the run.
+/// Returns an error if a round fails, or the user interrupted the run.
 pub(super) fn rounds(
     count: usize,
     mut each: impl FnMut(usize) -> anyhow::Result<()>,
@@ -86,7 +86,7 @@ pub(super) fn rounds(
 /// alike.
 ///
 /// # Errors
-/// `measure` fails, or the user interrupted the run.
+/// Returns an error if `measure` fails or the user interrupted the run.
 pub(super) fn interleave<C, S: Copy>(
     count: usize,
     points: &[S],

@@ -37,15 +37,15 @@ pub trait Study {
     /// reuses the parts that an interrupted run saved.
     ///
     /// # Errors
-    /// A required set-up fails, or the user interrupted the run. A column whose programs are not
-    /// installed may be reported as not measurable instead.
+    /// Returns an error if a required set-up fails, or the user interrupted the run. A column whose
+    /// programs are not installed may be reported as not measurable instead.
     fn run(&self, folder: Option<&Path>) -> anyhow::Result<StudyOutcome>;
 
     /// Returns an HTML page of the figures beside a paper's, with links to flame graphs. Returns
     /// `None` if the plan reproduces no paper.
     ///
     /// # Errors
-    /// The paper's data cannot be read.
+    /// Returns an error if the paper's data cannot be read.
     fn page(&self, _ran: &StudyOutcome, _flames: &Flames) -> anyhow::Result<Option<String>> {
         Ok(None)
     }

@@ -123,7 +123,7 @@ impl Restart {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
+    /// Returns [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }

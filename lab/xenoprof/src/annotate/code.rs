@@ -36,7 +36,7 @@ pub struct Instruction {
 /// Returns the sampled instructions of a file with those around them.
 ///
 /// # Errors
-/// The reason why the file's code cannot be shown.
+/// Returns the reason why the file's code cannot be shown.
 pub(super) fn instructions(
     path: &str,
     build_id: Option<&str>,

@@ -12,7 +12,7 @@ const NAMES_MAX: usize = 8;
 /// (`engine::copy`), or by a part that only one function has.
 ///
 /// # Errors
-/// No function or several functions match; the error names similar ones.
+/// Returns an error with similar names if no function or several functions match.
 pub(super) fn function<'a>(
     session: &'a Session,
     name: &str,

@@ -60,7 +60,8 @@ pub struct AnnotatedLine {
 /// Annotates a function in the domains that ran it, or in one of them.
 ///
 /// # Errors
-/// No function or domain has this name, or the session has neither lines nor instructions of it.
+/// Returns an error if no function or domain has this name, or the session has neither lines nor
+/// instructions of it.
 pub fn annotate(
     session: &Session,
     function: &str,

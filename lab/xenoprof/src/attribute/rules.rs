@@ -69,7 +69,7 @@ impl Rules {
     /// Reads a rule file.
     ///
     /// # Errors
-    /// The error, with its line.
+    /// Returns the error, with its line.
     pub fn read(path: &Path) -> Result<Self, RuleError> {
         let text = std::fs::read_to_string(path).map_err(|error| RuleError {
             path: path.to_owned(),
@@ -82,7 +82,7 @@ impl Rules {
     /// Parses the text of a rule file.
     ///
     /// # Errors
-    /// The error, with its line.
+    /// Returns the error, with its line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, RuleError> {
         let mut rules = Self {
             classes: Vec::new(),

@@ -22,7 +22,7 @@ const DELETED: &str = " (deleted)";
 /// device may start it, and files of the kernel, such as `/proc/kmsg`.
 ///
 /// # Errors
-/// The path does not name a regular file, or the file is not readable.
+/// Returns an error if the path does not name a regular file, or the file is not readable.
 pub(crate) fn open(path: impl AsRef<Path>, flags: OFlags) -> Result<File> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     regular(rustix::fs::open(path.as_ref(), flags, Mode::empty())?.into())
@@ -32,7 +32,7 @@ pub(crate) fn open(path: impl AsRef<Path>, flags: OFlags) -> Result<File> {
 /// process's root.
 ///
 /// # Errors
-/// As [`open`].
+/// Returns the errors of [`open`].
 pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
     let root_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::open(format!("/proc/{pid}/root"), root_flags, Mode::empty()) {
@@ -47,7 +47,7 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
 /// domain, has no path to its own program.
 ///
 /// # Errors
-/// As [`open`].
+/// Returns the errors of [`open`].
 pub(crate) fn open_mapped(pid: u32, mapping: &CodeMapping) -> Result<File> {
     let CodeMapping {
         start, len, path, ..

@@ -85,7 +85,7 @@ pub struct Reserved {
 /// Reserves a file.
 ///
 /// # Errors
-/// [`FileError::Exists`] without `force`.
+/// Returns [`FileError::Exists`] if the file exists and `force` is false.
 pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
     let there = std::fs::metadata(path).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -140,7 +140,7 @@ impl Reserved {
     /// Writes the session and renames the file to its final name.
     ///
     /// # Errors
-    /// A system call fails.
+    /// Returns an error if a system call fails.
     pub fn write(mut self, path: &Path, session: &Session) -> Result<(), FileError> {
         let Some(file) = self.file.take() else {
             return Ok(());
@@ -191,7 +191,7 @@ impl<W: Write> Summed<W> {
 /// Writes a session.
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
     let mut to = Summed {
         out: BufWriter::new(out),
@@ -237,7 +237,7 @@ pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
 /// Reads a session.
 ///
 /// # Errors
-/// [`FileError::Damaged`], with the invalid line.
+/// Returns [`FileError::Damaged`] with the invalid line.
 pub fn read(path: &Path) -> Result<Session, FileError> {
     let file = File::open(path).map_err(|error| io_error(path, error))?;
     parse(BufReader::new(file)).map_err(|problem| match problem {
@@ -253,7 +253,7 @@ pub fn read(path: &Path) -> Result<Session, FileError> {
 /// Reads a session from another process.
 ///
 /// # Errors
-/// The invalid line, and the error.
+/// Returns the invalid line and the error.
 pub fn from_bytes(bytes: &[u8]) -> Result<Session, String> {
     parse(bytes).map_err(|problem| match problem {
         Problem::Io(error) => error.to_string(),

@@ -250,7 +250,7 @@ impl BridgeTraffic {
     /// number of 1514-byte packets; for small frames the number of frames.
     ///
     /// # Errors
-    /// The reason, if fewer than [`Self::PACKETS_MIN`] packets were carried.
+    /// Returns the reason if fewer than [`Self::PACKETS_MIN`] packets were carried.
     pub fn packets(self) -> Result<f64, String> {
         const FULL: u64 = 1514;
         let packets = match self.bytes.checked_div(self.frames) {

@@ -81,7 +81,7 @@ impl RecordOptions {
     /// Parses the process domains.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for a text that is not `NAME=PID[,PID…]`.
+    /// Returns [`Failure::Usage`] if a text is not `NAME=PID[,PID…]`.
     pub(crate) fn domains(&self) -> Result<Vec<(String, Vec<u32>)>, Failure> {
         let named = self.named.iter().map(|text| named(text));
         named.collect::<Result<_, _>>().map_err(Failure::Usage)
@@ -102,7 +102,7 @@ pub struct Participants {
 /// Records a session into a file; returns the command's exit status.
 ///
 /// # Errors
-/// [`Failure`]s determine the exit status.
+/// Each [`Failure`] determines the exit status.
 pub fn to_file(
     options: &RecordOptions,
     path: &std::path::Path,
@@ -188,7 +188,7 @@ fn affordable_hz(sample_ns: f64) -> u32 {
 /// Records a session.
 ///
 /// # Errors
-/// This machine or user cannot sample, or the command cannot be started.
+/// Returns an error if this machine or user cannot sample, or the command cannot be started.
 pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
@@ -398,7 +398,7 @@ fn notes(price: Option<String>, collected: &Collected, tier: Tier) -> Vec<String
 /// Checks that the machine to profile is running, unless a command may start it.
 ///
 /// # Errors
-/// The machine is not running or does not answer.
+/// Returns an error if the machine is not running or does not answer.
 fn find_machine(options: &RecordOptions) -> anyhow::Result<()> {
     if let Some(name) = &options.machine
         && options.command.is_empty()

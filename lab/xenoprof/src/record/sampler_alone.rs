@@ -68,7 +68,7 @@ impl BareSession {
 /// input.
 ///
 /// # Errors
-/// The argument is invalid, or this user may not sample.
+/// Returns an error if the argument is invalid, or this user may not sample.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     helper::report(serve(args))
 }

@@ -14,7 +14,7 @@ impl Interrupts {
     /// Opens the timers without starting them.
     ///
     /// # Errors
-    /// This user may not sample whole CPUs.
+    /// Returns an error if this user may not sample whole CPUs.
     pub(super) fn open(hz: u64, cpus: &[u32]) -> anyhow::Result<Self> {
         let open = |&cpu: &u32| {
             let mut builder = Builder::new(Software::CPU_CLOCK);

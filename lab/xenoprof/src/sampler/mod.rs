@@ -86,7 +86,7 @@ impl Sampler {
     /// Opens a ring on each CPU. Sampling begins with [`Sampler::start`].
     ///
     /// # Errors
-    /// The kernel rejects a counter.
+    /// Returns an error if the kernel rejects a counter.
     pub fn open(
         event: Event,
         tier: Tier,
@@ -124,7 +124,7 @@ impl Sampler {
     /// Starts sampling.
     ///
     /// # Errors
-    /// The kernel rejects the request.
+    /// Returns an error if the kernel rejects the request.
     pub fn start(&mut self) -> io::Result<()> {
         self.rings
             .iter_mut()
@@ -134,7 +134,7 @@ impl Sampler {
     /// Stops sampling. The rings keep their contents.
     ///
     /// # Errors
-    /// The kernel rejects the request.
+    /// Returns an error if the kernel rejects the request.
     pub fn stop(&mut self) -> io::Result<()> {
         self.rings
             .iter_mut()

@@ -99,7 +99,7 @@ pub enum Parsed {
 /// Parses the bytes of one record, without its header.
 ///
 /// # Errors
-/// The bytes are truncated or inconsistent.
+/// Returns an error if the bytes are truncated or inconsistent.
 pub fn parse(
     cpu: u32,
     kind: u32,

@@ -31,7 +31,7 @@ impl Budget {
     /// Reserves `bytes` before they are stored.
     ///
     /// # Errors
-    /// The reason for removing the participant, if its share or the total is exceeded.
+    /// Returns the reason for removing the participant if its share or the total is exceeded.
     pub(super) fn charge(&mut self, kept: &mut MemoryInUse, bytes: usize) -> Result<(), String> {
         let own = kept.0.saturating_add(bytes);
         if own > self.each {

@@ -81,7 +81,7 @@ fn inner_pid(pid: u32) -> Option<u32> {
 /// Checks that a participant may declare these processes as its domain.
 ///
 /// # Errors
-/// The reason why it may not.
+/// Returns the reason why it may not.
 pub fn check_scope(profiler: u32, scope: &DomainScope) -> Result<(), String> {
     let here = namespace(std::process::id());
     let same = here.is_some() && namespace(profiler) == here;

@@ -99,7 +99,8 @@ impl Initiator {
     /// Opens a session at a socket.
     ///
     /// # Errors
-    /// [`SessionError::NotPrivileged`], [`SessionError::Busy`], or an error of a system call.
+    /// Returns [`SessionError::NotPrivileged`], [`SessionError::Busy`], or an error of a system
+    /// call.
     pub fn open(path: &Path, with: Configuration) -> Result<Self, SessionError> {
         let now = crate::host::cpus::raw_ns;
         let timeout = u64::try_from(with.timeout.as_nanos()).unwrap_or(u64::MAX);

@@ -29,8 +29,8 @@ impl Listener {
     /// Listens at `path`, and replaces the socket of a killed session.
     ///
     /// # Errors
-    /// [`SessionError::Busy`] if a process listens there already, [`SessionError::Place`] if other
-    /// users could replace the socket, or another kind of file exists there.
+    /// Returns [`SessionError::Busy`] if a process listens there already, [`SessionError::Place`]
+    /// if other users could replace the socket, or another kind of file exists there.
     pub fn at(path: &Path) -> Result<Self, SessionError> {
         let name = path.file_name().unwrap_or_default();
         let folder = open_folder(path.parent().unwrap_or(Path::new("")))?;

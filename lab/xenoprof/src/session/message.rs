@@ -139,7 +139,7 @@ impl SessionLink {
     /// Connects to the initiator at `path`.
     ///
     /// # Errors
-    /// No initiator listens there.
+    /// Returns an error if no initiator listens there.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = new_socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -149,7 +149,7 @@ impl SessionLink {
     /// Accepts the next connection.
     ///
     /// # Errors
-    /// No connection is pending.
+    /// Returns an error if no connection is pending.
     pub fn accept(listener: impl AsFd) -> io::Result<Self> {
         Ok(Self(accept_with(listener, SocketFlags::CLOEXEC)?))
     }
@@ -157,7 +157,7 @@ impl SessionLink {
     /// Returns the process and the user of the peer at the time of its connect.
     ///
     /// # Errors
-    /// The kernel does not report them.
+    /// Returns an error if the kernel does not report them.
     pub fn peer(&self) -> io::Result<(u32, u32)> {
         let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
         let pid = peer.pid.as_raw_nonzero().get();
@@ -167,7 +167,7 @@ impl SessionLink {
     /// Sends a message without blocking.
     ///
     /// # Errors
-    /// The peer has disconnected or reads too slowly.
+    /// Returns an error if the peer has disconnected or reads too slowly.
     pub fn send(
         &self,
         session: u64,
@@ -180,7 +180,7 @@ impl SessionLink {
     /// Sends a message. Blocks until it fits into the buffer.
     ///
     /// # Errors
-    /// The peer has disconnected.
+    /// Returns an error if the peer has disconnected.
     pub fn send_all(
         &self,
         session: u64,
@@ -214,7 +214,7 @@ impl SessionLink {
     /// Receives the next message with its length and descriptors, or `None` if none is pending.
     ///
     /// # Errors
-    /// The peer has disconnected, or its message is malformed.
+    /// Returns an error if the peer has disconnected, or its message is malformed.
     pub fn receive(&self) -> Result<Option<(Envelope, usize, Vec<OwnedFd>)>, SessionError> {
         let mut bytes = vec![0u8; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -254,7 +254,7 @@ impl AsFd for SessionLink {
 /// change.
 ///
 /// # Errors
-/// Memory is exhausted.
+/// Returns an error if memory is exhausted.
 pub fn document(write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("xenoprof-document", flags)?);
@@ -273,7 +273,7 @@ const fn sealed() -> SealFlags {
 /// Reads a peer's document after `may_keep` has accepted its length in bytes.
 ///
 /// # Errors
-/// The document is not sealed memory or is too long.
+/// Returns an error if the document is not sealed memory or is too long.
 pub fn read_document(
     fd: OwnedFd,
     may_keep: impl FnOnce(usize) -> Result<(), String>,

@@ -65,7 +65,7 @@ impl From<rustix::io::Errno> for SessionError {
 /// user find it.
 ///
 /// # Errors
-/// No runtime directory exists.
+/// Returns an error if no runtime directory exists.
 pub fn default_socket() -> Result<PathBuf, client::Error> {
     // Not `.sock`: that extension is for instances.
     Ok(client::runtime_dir()?.join("xenoprof.session"))

@@ -64,7 +64,7 @@ pub struct Participated {
 /// Takes part in one session, from registration to its end.
 ///
 /// # Errors
-/// [`Failure::CannotRun`]: no session is being recorded, or the initiator refuses.
+/// Returns [`Failure::CannotRun`] if no session is being recorded, or the initiator refuses.
 pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     interrupt::watch();
     let link = connect(options)?;

@@ -121,7 +121,7 @@ impl Producer {
     /// Creates a ring.
     ///
     /// # Errors
-    /// Memory or descriptors are exhausted.
+    /// Returns an error if memory or descriptors are exhausted.
     pub fn new(sees_kernel: bool) -> io::Result<Self> {
         Self::with_words(WORDS, sees_kernel)
     }
@@ -238,7 +238,7 @@ impl Consumer {
     /// Maps the ring from the descriptors of the reservation.
     ///
     /// # Errors
-    /// The descriptors are not those of a ring.
+    /// Returns an error if the descriptors are not those of a ring.
     pub fn new(memory: &OwnedFd, doorbell: OwnedFd) -> Result<Self, SessionError> {
         let seals = fcntl_get_seals(memory).map_err(io::Error::from)?;
         let bytes = rustix::fs::fstat(memory).map_err(io::Error::from)?.st_size;
@@ -265,7 +265,7 @@ impl Consumer {
     /// Reads all records.
     ///
     /// # Errors
-    /// The ring contains malformed records.
+    /// Returns an error if the ring contains malformed records.
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> Result<(), SessionError> {
         let mut count = [0u8; 8];
         // Without a signal this read fails, but the ring is read in any case.

@@ -33,7 +33,7 @@ impl Expected {
     /// Parses a number, or names separated by commas.
     ///
     /// # Errors
-    /// A description of the error.
+    /// Returns a description of the error.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(count) = text.parse() {
             return Ok(Self::Count(count));
@@ -165,7 +165,7 @@ impl State {
     /// Creates a configured session that waits for participants until `deadline_ns`.
     ///
     /// # Errors
-    /// [`NotPrivileged`]: domains of other users would be profiled.
+    /// Returns [`NotPrivileged`] if domains of other users would be profiled.
     pub fn new(
         privileged: bool,
         expected: Expected,

@@ -24,7 +24,7 @@ const COLORS: [&str; 9] = [
 /// classes become categories.
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn firefox(session: &Session, rules: &Rules, out: impl Write) -> anyhow::Result<()> {
     serde_json::to_writer(out, &profile(session, rules))?;
     Ok(())

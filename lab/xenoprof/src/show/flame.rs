@@ -31,7 +31,7 @@ const COMPARED_MAX: f64 = 1e16;
 /// flame graph of `only`; returns the paths.
 ///
 /// # Errors
-/// The domain does not exist or has no samples, or a file cannot be written.
+/// Returns an error if the domain does not exist or has no samples, or a file cannot be written.
 pub fn files(
     session: &Session,
     rules: &Rules,
@@ -85,7 +85,7 @@ pub fn files(
 /// Returns the index of a domain.
 ///
 /// # Errors
-/// The known names.
+/// Returns the known names.
 pub fn domain(session: &Session, name: &str) -> anyhow::Result<usize> {
     let names = || {
         let names: Vec<&str> = session.domains.iter().map(|d| d.name.as_str()).collect();
@@ -112,7 +112,7 @@ fn file_name(domain: &str) -> String {
 /// that belong to no domain are drawn without their functions.
 ///
 /// # Errors
-/// The session has no samples, or writing to `out` fails.
+/// Returns an error if the session has no samples, or writing to `out` fails.
 pub fn picture(
     session: &Session,
     rules: &Rules,
@@ -152,7 +152,7 @@ pub fn picture(
 /// are compared.
 ///
 /// # Errors
-/// A session has no samples, or writing to `out` fails.
+/// Returns an error if a session has no samples, or writing to `out` fails.
 pub fn differences(
     [a, b]: [&Session; 2],
     domain: Option<&str>,
@@ -250,7 +250,7 @@ pub(super) fn times(session: &Session) -> BTreeMap<(usize, u32), (u64, f64)> {
 /// Returns lines `domain;outermost;…;innermost MICROSECONDS`.
 ///
 /// # Errors
-/// The names exceed [`PICTURE_BYTES_MAX`].
+/// Returns an error if the names exceed [`PICTURE_BYTES_MAX`].
 pub(super) fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>> {
     Ok(texts(&lines(session, is_drawn(only), false)?))
 }

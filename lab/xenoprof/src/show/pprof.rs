@@ -70,7 +70,7 @@ impl<'a> Texts<'a> {
 /// the domain as a label.
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
     out.write_all(&profile(session).0)
         .context("write a profile")

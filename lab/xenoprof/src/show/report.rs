@@ -30,7 +30,7 @@ pub enum Form {
 /// Writes a report.
 ///
 /// # Errors
-/// The session has no such domain, or `out` fails.
+/// Returns an error if the session has no such domain, or `out` fails.
 pub fn report(
     session: &Session,
     rules: &Rules,
@@ -55,7 +55,7 @@ pub fn report(
 /// Returns the report on one domain as text.
 ///
 /// # Errors
-/// The session has no domain of this name; the error lists the known names.
+/// Returns an error with the known names if the session has no domain of this name.
 pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Result<String> {
     let listing = Listing {
         domain: Some(domain),
@@ -311,7 +311,7 @@ pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
 /// author of the profile controls the provenance.
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write_json(
     out: &mut impl Write,
     provenance: &serde_json::Value,

@@ -9,7 +9,7 @@ use std::io::Write;
 /// flame graphs.
 ///
 /// # Errors
-/// The names of the frames take too much memory, or writing to `out` fails.
+/// Returns an error if the names of the frames take too much memory, or writing to `out` fails.
 pub fn folded(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
     for line in flame::folded(session, None)? {
         writeln!(out, "{line}")?;
@@ -21,7 +21,7 @@ pub fn folded(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
 /// consists of the names of its domain and its thread.
 ///
 /// # Errors
-/// Writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn perf(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
     let event = clean::line(&session.head.event);
     for sample in &session.samples {

@@ -43,7 +43,7 @@ pub struct TopView {
 /// Shows running code until Ctrl-C.
 ///
 /// # Errors
-/// This machine or user cannot sample.
+/// Returns an error if this machine or user cannot sample.
 pub fn top(options: &RecordOptions, rules: &Rules, view: TopView) -> anyhow::Result<()> {
     interrupt::watch();
     let named = options.domains()?;

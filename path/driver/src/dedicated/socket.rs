@@ -63,7 +63,7 @@ impl SocketQueue {
     /// Opens the queue of a device whose descriptor is `fd`.
     ///
     /// # Errors
-    /// The monitor has mapped no rings, or rings with an unexpected layout.
+    /// Returns an error if the monitor has mapped no rings, or rings with an unexpected layout.
     pub fn new(
         config: DedicatedQueueConfig,
         fd: OwnedFd,

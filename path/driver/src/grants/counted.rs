@@ -202,8 +202,8 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// and the sub-tables at the slots from `tables`.
     ///
     /// # Errors
-    /// The status with which the monitor rejects the binding, or `BadSlot` if the slots are outside
-    /// the window.
+    /// Returns the status with which the monitor rejects the binding, or `BadSlot` if the slots are
+    /// outside the window.
     pub fn bind(guest: GranterWindow, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
         let entries = guest.slots;
         let (translation, status) = (translation_bytes(entries), status_bytes(entries));
@@ -242,7 +242,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// Returns a page that remains in use as long as the mechanism exists.
     ///
     /// # Errors
-    /// `BadRef`: the page is not granted, or is granted read-only.
+    /// Returns `BadRef` if the page is not granted, or is granted read-only.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         self.keep_page(gref, |_| ())
     }

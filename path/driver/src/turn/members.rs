@@ -105,7 +105,7 @@ impl<W: Wait> Driver<W> {
     /// Gives a port a flow table if its rules are stateful, and frees its table if they are not.
     ///
     /// # Errors
-    /// All tables are in use; nothing has changed.
+    /// Returns an error if all tables are in use; nothing has then changed.
     pub(super) fn update_flow_table(
         &mut self,
         number: usize,

@@ -76,7 +76,7 @@ impl VifPort {
     /// accesses the guest's pages, and `page` returns the pages of the rings.
     ///
     /// # Errors
-    /// The reason for which the record is invalid, as text.
+    /// Returns the reason as text if the record is invalid.
     pub fn join(
         &mut self,
         record: &ConnectRecord,
@@ -158,7 +158,8 @@ impl VifPort {
     /// Disconnects the guest permanently: closes the link and releases all of the guest's grants.
     ///
     /// # Errors
-    /// The other end could not be notified. The guest's memory is released nevertheless.
+    /// Returns an error if the other end could not be notified. The guest's memory is released
+    /// nevertheless.
     pub fn disconnect(&mut self) -> Result<(), String> {
         if self.state != XenbusState::Closed {
             self.close("");

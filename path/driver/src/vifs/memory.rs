@@ -96,7 +96,7 @@ pub trait GuestAccess: Debug {
     /// rings and of the event channel.
     ///
     /// # Errors
-    /// The reason as text: for instance, a feature that the guest or the platform lacks.
+    /// Returns the reason as text: for instance, a feature that the guest or the platform lacks.
     fn open(
         &mut self,
         peer: &PeerEnd,

@@ -37,7 +37,7 @@ impl System for DomainSystem {
 /// socket instead.
 ///
 /// # Errors
-/// The device was rejected.
+/// Returns an error if the device was rejected.
 pub fn ports(
     platform: &Rc<dyn Platform>,
     device: u32,

@@ -25,7 +25,7 @@ use vif::netif::Features;
 /// Creates every interface of the guest, one per queue, all unconnected.
 ///
 /// # Errors
-/// An endpoint's device was rejected.
+/// Returns an error if an endpoint's device was rejected.
 pub fn interfaces(
     domain_memory: &DomainMemory,
     platform: &Rc<dyn Platform>,

@@ -26,7 +26,7 @@ pub(crate) fn run_if_counted() -> bool {
 /// allocations do not count.
 ///
 /// # Errors
-/// The reason why instructions cannot be counted.
+/// Returns the reason why instructions cannot be counted.
 pub(crate) fn instructions(cell: Cell) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")

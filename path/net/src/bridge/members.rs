@@ -80,7 +80,7 @@ impl Bridge {
     /// Adds port `number` while traffic runs.
     ///
     /// # Errors
-    /// [`AddError`]; nothing has changed.
+    /// Returns [`AddError`] after changing nothing.
     pub fn add(&mut self, number: usize, port: &PortConfig) -> Result<(), AddError> {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {

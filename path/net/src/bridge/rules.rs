@@ -165,7 +165,7 @@ impl PortFirewall {
     /// and for its flow if it may pass.
     ///
     /// # Errors
-    /// The reason why it may not pass.
+    /// Returns the reason why it may not pass.
     #[inline]
     pub(super) fn pass(
         &mut self,
@@ -245,7 +245,7 @@ impl PortFirewall {
     /// Counts a frame about which a rule decides.
     ///
     /// # Errors
-    /// The rule denies the frame.
+    /// Returns an error if the rule denies the frame.
     #[inline]
     fn apply(&mut self, at: usize, len: usize) -> Result<(), DropReason> {
         let (Some(rule), Some(count)) = (self.rules.get(at), self.counts.get_mut(at)) else {

@@ -297,7 +297,7 @@ impl Flows {
     /// Admits or updates the flow of a frame that passes, with the result of [`Flows::classify`].
     ///
     /// # Errors
-    /// The table has no entry for the new flow.
+    /// Returns an error if the table has no entry for the new flow.
     #[inline]
     pub fn pass(
         &mut self,

@@ -182,7 +182,7 @@ impl Aggregate {
     /// Checks whether a packet with an [equal](Aggregate::equal) header may follow.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// Returns the rule that it breaks.
     #[inline]
     pub(super) fn follows(
         &self,

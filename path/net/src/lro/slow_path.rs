@@ -81,7 +81,7 @@ impl Lro {
     /// `None` if it is not.
     ///
     /// # Errors
-    /// The reason why the packet cannot follow.
+    /// Returns the reason why the packet cannot follow.
     fn merge(
         &mut self,
         now_ns: u64,

@@ -11,9 +11,9 @@ use nic::{Checksum, Frame};
 /// the whole payload.
 ///
 /// # Errors
-/// [`Reason::BadChecksum`], or [`Reason::Unverified`]: the memory is inaccessible, the field holds
-/// 0 for 0xffff or the reverse (both are valid; segmentation would write the other), or the blank
-/// checksum is not TCP's.
+/// Returns [`Reason::BadChecksum`]; or [`Reason::Unverified`] if the memory is inaccessible, the
+/// field holds 0 for 0xffff or the reverse (both are valid; segmentation would write the other), or
+/// the blank checksum is not TCP's.
 #[inline]
 pub(super) fn verify(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> {
     if !segment.layout.v6 {
@@ -84,7 +84,7 @@ fn blank(
 /// Checks the TCP checksum of a frame of `len` bytes, with `field` in place of the checksum field.
 ///
 /// # Errors
-/// As [`verify`].
+/// Returns the errors of [`verify`].
 #[inline(never)]
 pub(super) fn tcp(
     frame: &Frame,

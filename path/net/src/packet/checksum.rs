@@ -33,7 +33,7 @@ impl Sum {
     /// Adds a part of a frame's payload.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn add(&mut self, span: Span) -> Result<(), Fault> {
         self.join(shmem::ones_sum(span, 0)?, span.len());
         Ok(())
@@ -107,7 +107,7 @@ pub enum FinishError {
 /// snapshot, so other frames may share the memory behind it.
 ///
 /// # Errors
-/// [`FinishError`]; the caller drops the frame.
+/// Returns [`FinishError`]; the caller then drops the frame.
 pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
     fill_in(frame, false)
 }
@@ -116,7 +116,7 @@ pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
 /// other frame may use this memory.
 ///
 /// # Errors
-/// [`FinishError`]; the caller drops the frame.
+/// Returns [`FinishError`]; the caller then drops the frame.
 pub fn finish_in_place(frame: &mut Frame) -> Result<(), FinishError> {
     fill_in(frame, true)
 }

@@ -27,7 +27,8 @@ impl Packet {
     /// Parses the headers.
     ///
     /// # Errors
-    /// The headers could not be parsed up to the first byte of the transport header.
+    /// Returns an error if the headers could not be parsed up to the first byte of the transport
+    /// header.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let destination = Mac(array(bytes, 0)?);
         let source = Mac(array(bytes, 6)?);
@@ -47,7 +48,7 @@ impl Packet {
     /// Returns the transport header, which must lie in these bytes.
     ///
     /// # Errors
-    /// The transport header could not be parsed.
+    /// Returns an error if the transport header could not be parsed.
     pub fn transport(&self, bytes: &[u8]) -> Result<Transport, ParseError> {
         match self.network {
             Network::Ipv4(ip) if !ip.is_later_fragment() => {

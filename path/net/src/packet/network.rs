@@ -102,7 +102,7 @@ impl Network {
     /// Parses the header at `at`.
     ///
     /// # Errors
-    /// The network headers could not be parsed.
+    /// Returns an error if the network headers could not be parsed.
     pub fn parse(bytes: &[u8], at: usize, ethertype: u16) -> Result<Self, ParseError> {
         match ethertype {
             ethertype::ARP | ethertype::RARP => arp(bytes, at).map(Self::Arp),

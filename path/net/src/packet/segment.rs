@@ -85,7 +85,7 @@ struct Template {
 /// Their TCP checksums stay blank with [`Caps::checksum`], and are computed otherwise.
 ///
 /// # Errors
-/// [`SegmentError`]; nothing is appended.
+/// Returns [`SegmentError`]; nothing is then appended.
 pub fn segment(frame: &Frame, caps: Caps, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
     let template = Template::new(frame, caps)?;
     let longest = template.tcp.payload_at + template.stride.min(template.payload());
@@ -100,7 +100,7 @@ pub fn segment(frame: &Frame, caps: Caps, out: &mut Vec<Frame>) -> Result<(), Se
 /// segmenting `frame`. Checksums stay blank.
 ///
 /// # Errors
-/// [`SegmentError`]; nothing is appended.
+/// Returns [`SegmentError`]; nothing is then appended.
 pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
     let caps = Caps {
         checksum: true,
@@ -120,7 +120,7 @@ pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), Se
 /// most `bytes` bytes and at least one segment. Checksums stay blank.
 ///
 /// # Errors
-/// [`SegmentError`]; `TooLong` if one of the two would have no segment.
+/// Returns [`SegmentError`]; `TooLong` if one of the two would have no segment.
 pub fn cut(frame: &Frame, bytes: usize) -> Result<(Frame, Frame), SegmentError> {
     let caps = Caps {
         checksum: true,

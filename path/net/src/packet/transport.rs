@@ -65,7 +65,7 @@ impl Transport {
     /// Parses the header at `at`.
     ///
     /// # Errors
-    /// The header extends beyond the bytes or contradicts itself.
+    /// Returns an error if the header extends beyond the bytes or contradicts itself.
     pub fn parse(bytes: &[u8], at: usize, number: u8) -> Result<Self, ParseError> {
         let ends = |header: usize| match bytes.len() < at + header {
             true => Err(ParseError::TooShort),

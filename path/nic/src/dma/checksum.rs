@@ -30,7 +30,7 @@ pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
 /// Completes a checksum like [`complete`], in memory that a device can access.
 ///
 /// # Errors
-/// The field lies outside the frame, or the memory is inaccessible.
+/// Returns an error if the field lies outside the frame, or the memory is inaccessible.
 pub fn complete_in(memory: Span, (start, offset): (u16, u16)) -> Result<(), Fault> {
     let start = usize::from(start);
     let covered = memory.len().checked_sub(start).ok_or(Fault)?;

@@ -252,37 +252,37 @@ pub trait DriverMemory {
     /// Writes a descriptor; [`DriverMemory::set_posted`] publishes it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_descriptor(&self, slot: u32, words: [u32; DESCRIPTOR_WORDS]) -> Result<(), Fault>;
     /// Publishes all descriptors before `index`.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_posted(&self, index: u32) -> Result<(), Fault>;
     /// Reads `completed`, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn completed(&self) -> Result<u32, Fault>;
     /// Returns a copy of a completion.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault>;
     /// Publishes the index after the last completion that the driver has taken.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_acknowledged(&self, index: u32) -> Result<(), Fault>;
     /// Reads the index of the descriptor whose posting wakes the device.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn wake(&self) -> Result<u32, Fault>;
     /// Reads `raised`, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn raised(&self) -> Result<u32, Fault>;
 }
 
@@ -291,37 +291,37 @@ pub trait DeviceMemory {
     /// Reads `posted`, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn posted(&self) -> Result<u32, Fault>;
     /// Returns a copy of a descriptor.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault>;
     /// Writes a completion; [`DeviceMemory::set_completed`] publishes it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault>;
     /// Publishes all completions before `index`.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_completed(&self, index: u32) -> Result<(), Fault>;
     /// Reads `acknowledged`.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn acknowledged(&self) -> Result<u32, Fault>;
     /// Writes `wake`.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_wake(&self, index: u32) -> Result<(), Fault>;
     /// Publishes the number of interrupts, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     fn set_raised(&self, interrupts: u32) -> Result<(), Fault>;
 }
 
@@ -472,7 +472,7 @@ impl<M: IoMemory> MappedMemory<'_, M> {
     /// Reads the control word.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn control(&self) -> Result<QueueControl, Fault> {
         let word = self.access(CONTROL_AT, 8, |span| span.load_u64(0));
         word.map(QueueControl::decode)
@@ -481,7 +481,7 @@ impl<M: IoMemory> MappedMemory<'_, M> {
     /// Publishes the control word in effect, and everything written before it.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn set_effective(&self, control: QueueControl) -> Result<(), Fault> {
         let word = control.encode();
         self.access(EFFECTIVE_AT, 8, |span| span.store_u64(0, word))

@@ -143,7 +143,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// Writes a descriptor; the device sees it after [`DriverQueue::publish`].
     ///
     /// # Errors
-    /// The queue is full, or its memory is inaccessible; returns the item.
+    /// Returns the item if the queue is full or its memory is inaccessible.
     #[inline]
     pub fn post(&mut self, item: T, descriptor: Descriptor) -> Result<(), T> {
         let words = descriptor.encode();
@@ -157,7 +157,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// Publishes all posted descriptors to the device.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     #[inline]
     pub fn publish(&mut self) -> Result<(), DmaError> {
         let index = self.taken.wrapping_add(self.posted.len() as u32);
@@ -169,7 +169,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// device waits was published since the last call.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn wakes(&mut self) -> Result<bool, DmaError> {
         let posted = self.taken.wrapping_add(self.posted.len() as u32);
         let before = std::mem::replace(&mut self.checked, posted);
@@ -187,7 +187,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// Returns whether the device has raised the queue's interrupt since the last call.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     #[inline]
     pub fn is_raised(&mut self) -> Result<bool, DmaError> {
         let raised = self.memory.raised();
@@ -199,7 +199,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// whether the device has already published more.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn acknowledge(&mut self) -> Result<bool, DmaError> {
         let index = self.taken;
         let is_new = std::mem::replace(&mut self.acknowledged, index) != index;
@@ -218,8 +218,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// Returns the next completion without taking it, or `None` if no buffer is completed.
     ///
     /// # Errors
-    /// The device has completed a descriptor other than the oldest posted one, or reports more
-    /// bytes than the buffer has; or the queue's memory is inaccessible.
+    /// Returns an error if the device has completed a descriptor other than the oldest posted one
+    /// or reports more bytes than the buffer has, or if the queue's memory is inaccessible.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Completion>, DmaError> {
         let index = self.taken;
@@ -346,7 +346,7 @@ impl DeviceQueue {
     /// publishes more descriptors than the queue has entries only overwrites its own.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn peek(&mut self, memory: &impl DeviceMemory) -> Result<Option<Descriptor>, Fault> {
         if self.ready == 0 {
             self.ready = memory.posted()?.wrapping_sub(self.taken).min(self.entries);
@@ -361,7 +361,7 @@ impl DeviceQueue {
     /// Completes the descriptor that the last [`DeviceQueue::peek`] returned.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn complete(
         &mut self,
         memory: &impl DeviceMemory,
@@ -381,7 +381,7 @@ impl DeviceQueue {
     /// Publishes all completions to the driver.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn publish(&self, memory: &impl DeviceMemory) -> Result<(), Fault> {
         memory.set_completed(self.taken)
     }
@@ -396,7 +396,7 @@ impl DeviceQueue {
     /// index that the driver has acknowledged last.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn unacknowledged(&self, memory: &impl DeviceMemory) -> Result<(u32, u32), Fault> {
         // This fence separates `completed` from `acknowledged`: see `DriverQueue::acknowledge`.
         fence(Ordering::SeqCst);
@@ -408,7 +408,7 @@ impl DeviceQueue {
     /// wakes the driver.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn raise(&mut self, memory: &impl DeviceMemory) -> Result<(), Fault> {
         self.raised = self.raised.wrapping_add(1);
         memory.set_raised(self.raised)
@@ -417,7 +417,7 @@ impl DeviceQueue {
     /// Publishes an empty queue to a driver that restarts it.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn publish_reset(&self, memory: &impl DeviceMemory) -> Result<(), Fault> {
         memory.set_raised(self.raised)?;
         self.publish(memory)
@@ -427,7 +427,7 @@ impl DeviceQueue {
     /// device. The caller must then execute a full fence and call [`DeviceQueue::has_posted`].
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn arm(&self, memory: &impl DeviceMemory, wakes: bool) -> Result<(), Fault> {
         let next = self.taken.wrapping_add(self.ready);
         // A descriptor that is already posted never wakes the device.
@@ -438,7 +438,7 @@ impl DeviceQueue {
     /// yet.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn has_posted(&self, memory: &impl DeviceMemory) -> Result<bool, Fault> {
         Ok(memory.posted()? != self.taken.wrapping_add(self.ready))
     }

@@ -96,7 +96,7 @@ impl ReceiveQueue {
     /// space, if the queue has one.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn post(
         &mut self,
         table: &mut IoTable,
@@ -139,7 +139,7 @@ impl ReceiveQueue {
     /// See [`DriverQueue::wakes`].
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn wakes(&mut self) -> Result<bool, DmaError> {
         self.queue.wakes()
     }
@@ -147,7 +147,7 @@ impl ReceiveQueue {
     /// See [`DriverQueue::is_raised`].
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn is_raised(&mut self) -> Result<bool, DmaError> {
         self.queue.is_raised()
     }
@@ -155,7 +155,7 @@ impl ReceiveQueue {
     /// See [`DriverQueue::acknowledge`].
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn acknowledge(&mut self) -> Result<bool, DmaError> {
         self.queue.acknowledge()
     }
@@ -179,8 +179,8 @@ impl ReceiveQueue {
     /// without a frame to the supply.
     ///
     /// # Errors
-    /// The device violates the rules of the queue. The caller must reset the device and then call
-    /// [`ReceiveQueue::withdraw`].
+    /// Returns an error if the device violates the rules of the queue. The caller must then reset
+    /// the device and call [`ReceiveQueue::withdraw`].
     pub fn receive(
         &mut self,
         table: &mut IoTable,

@@ -19,7 +19,7 @@ pub trait IoMemory {
     /// Calls `act` with the memory of a range, which stays accessible until `act` returns.
     ///
     /// # Errors
-    /// A page of the range is not mapped; `act` was not called.
+    /// Returns an error if a page of the range is not mapped; `act` is then not called.
     fn access<T>(
         &self,
         address: IoAddr,
@@ -82,7 +82,8 @@ impl IoTable {
     /// Increments the mapping count of each page of a range.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// Returns an error, and changes nothing, if a page lies outside the areas or its count would
+    /// overflow.
     pub fn map(&mut self, address: IoAddr, len: usize) -> Result<(), MapError> {
         let counts = self.counts_mut(address, len)?;
         if counts.contains(&u32::MAX) {
@@ -95,7 +96,7 @@ impl IoTable {
     /// Decrements the mapping count of each page of a range.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// Returns an error, and changes nothing, if a page is not mapped.
     pub fn unmap(&mut self, address: IoAddr, len: usize) -> Result<(), MapError> {
         let counts = self.counts_mut(address, len)?;
         if counts.contains(&0) {
@@ -108,7 +109,7 @@ impl IoTable {
     /// Returns the memory of a range.
     ///
     /// # Errors
-    /// A page is not mapped.
+    /// Returns an error if a page is not mapped.
     #[inline]
     pub fn at(&self, address: IoAddr, len: usize) -> Result<Span, IoFault> {
         let fault = IoFault { address, len };

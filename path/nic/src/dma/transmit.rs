@@ -63,7 +63,7 @@ impl TransmitQueue {
     /// Publishes all frames to the device.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn publish(&mut self) -> Result<(), DmaError> {
         self.queue.publish()
     }
@@ -71,7 +71,7 @@ impl TransmitQueue {
     /// See [`DriverQueue::wakes`].
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn wakes(&mut self) -> Result<bool, DmaError> {
         self.queue.wakes()
     }
@@ -79,8 +79,8 @@ impl TransmitQueue {
     /// Frees the memory of sent frames.
     ///
     /// # Errors
-    /// The device violates the rules of the queue. The caller must reset the device and stop
-    /// sending.
+    /// Returns an error if the device violates the rules of the queue. The caller must then reset
+    /// the device and stop sending.
     pub fn reap(&mut self) -> Result<(), DmaError> {
         while let Some((chunk, _, completion)) = self.queue.take()? {
             self.io_errors += u64::from(completion.error);

@@ -19,8 +19,8 @@ impl Frame {
     /// Copies `bytes` into buffers from `buffers`, and returns the frame.
     ///
     /// # Errors
-    /// The supply is exhausted, or its memory is inaccessible. The call has returned all buffers
-    /// that it took.
+    /// Returns an error if the supply is exhausted, or its memory is inaccessible. The call has
+    /// then returned all buffers that it took.
     pub fn from_bytes(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         let done = frame.fill(bytes.len(), buffers, |at, span| {
@@ -33,8 +33,8 @@ impl Frame {
     /// Copies this frame, with its snapshot and offloads, into buffers from `buffers`.
     ///
     /// # Errors
-    /// The supply is exhausted, or memory is inaccessible. The call has returned all buffers that
-    /// it took.
+    /// Returns an error if the supply is exhausted, or memory is inaccessible. The call has then
+    /// returned all buffers that it took.
     pub fn copied(&self, buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         frame.offload = self.offload;
@@ -106,7 +106,7 @@ impl Frame {
     /// their number.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn prefix(&self, dst: &mut [u8]) -> Result<usize, Fault> {
         let mut done = self.header().len().min(dst.len());
         if let (Some(to), Some(from)) = (dst.get_mut(..done), self.header().get(..done)) {
@@ -126,7 +126,7 @@ impl Frame {
     /// the number of copied bytes.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn copy_to(&self, dst: Span) -> Result<usize, Fault> {
         let head = self.header().len().min(dst.len());
         dst.write(self.header())?;
@@ -144,7 +144,7 @@ impl Frame {
     /// Returns a private copy of the whole frame, for tests, traces and slow paths.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn to_vec(&self) -> Result<Vec<u8>, Fault> {
         let mut bytes = self.header().to_vec();
         for span in self.payload() {

@@ -59,7 +59,7 @@ impl Frame {
     /// Creates a frame of the first `len` bytes of one piece, and takes its snapshot.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     pub fn new(piece: Piece, len: usize) -> Result<Self, Fault> {
         let mut frame = Self::empty();
         frame.push(Piece {
@@ -141,7 +141,8 @@ impl Frame {
     /// unchanged.
     ///
     /// # Errors
-    /// The memory is inaccessible or does not belong to the frame; the frame is unchanged.
+    /// Returns an error if the memory is inaccessible or does not belong to the frame; the frame is
+    /// then unchanged.
     pub fn put_header_back(&mut self, whole: Span) -> Result<(), Fault> {
         let bare = self.bare();
         if bare == 0 {
@@ -170,7 +171,7 @@ impl Frame {
     /// pieces are complete.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     #[inline]
     pub fn snapshot(&mut self) -> Result<(), Fault> {
         self.header_len = self.bare;
@@ -181,7 +182,7 @@ impl Frame {
     /// smaller. Does not reread bytes that it already holds.
     ///
     /// # Errors
-    /// The memory is inaccessible.
+    /// Returns an error if the memory is inaccessible.
     #[inline]
     pub fn need(&mut self, bytes: usize) -> Result<(), Fault> {
         let want = bytes.min(self.len as usize).min(SNAPSHOT);

@@ -51,7 +51,7 @@ impl<R: Read> FrameReader<R> {
     /// Creates a reader and reads the file's header.
     ///
     /// # Errors
-    /// The file is not a pcap file of Ethernet frames.
+    /// Returns an error if the file is not a pcap file of Ethernet frames.
     pub fn new(mut input: R) -> Result<Self, PcapError> {
         let mut header = [0; FILE_HEADER];
         input
@@ -87,7 +87,7 @@ impl<R: Read> FrameReader<R> {
     /// [`FrameReader::ended`]).
     ///
     /// # Errors
-    /// The file is unreadable or invalid.
+    /// Returns an error if the file is unreadable or invalid.
     pub fn peek(&mut self) -> Result<Option<PcapFrame>, PcapError> {
         loop {
             if let Some((record, _)) = &self.next {

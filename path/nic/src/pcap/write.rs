@@ -28,7 +28,7 @@ impl<W: Write> FrameWriter<W> {
     /// monotonic time.
     ///
     /// # Errors
-    /// The file is not writable.
+    /// Returns an error if the file is not writable.
     pub fn new(mut output: W, epoch_ns: u64, limit_bytes: u64) -> Result<Self, PcapError> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
@@ -55,7 +55,7 @@ impl<W: Write> FrameWriter<W> {
     /// frame fits the limit. After a frame that does not fit, the writer adds no more frames.
     ///
     /// # Errors
-    /// The frame's memory is inaccessible; the frame was not added.
+    /// Returns an error if the frame's memory is inaccessible; the frame is then not added.
     pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
         let bytes = frame.to_vec()?;
         let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
@@ -82,8 +82,9 @@ impl<W: Write> FrameWriter<W> {
     /// Writes the collected frames.
     ///
     /// # Errors
-    /// The file is not writable, or a frame exceeded the limit; in the latter case the file holds
-    /// all earlier frames. The writer discards the collected bytes in both cases.
+    /// Returns an error if the file is not writable, or a frame exceeded the limit; in the latter
+    /// case the file holds all earlier frames. The writer discards the collected bytes in both
+    /// cases.
     pub fn flush(&mut self) -> Result<(), PcapError> {
         let done = self
             .output

@@ -51,26 +51,27 @@ pub trait Vmq {
     /// Frees a queue (`vmq_free_queue`).
     ///
     /// # Errors
-    /// It is enabled or draining.
+    /// Returns an error if it is enabled or draining.
     fn free_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
     /// Returns the maximum number of buffers that the NIC requests from the backend per poll
     /// (`vmq_get_size`).
     ///
     /// # Errors
-    /// The queue does not exist.
+    /// Returns an error if the queue does not exist.
     fn size(&self, queue: QueueId) -> Result<usize, VmqError>;
 
     /// Sets the maximum number of buffers that the NIC requests per poll (`vmq_set_size`).
     ///
     /// # Errors
-    /// The queue does not exist, it is enabled, or the number is 0.
+    /// Returns an error if the queue does not exist, it is enabled, or the number is 0.
     fn set_size(&mut self, queue: QueueId, buffers: usize) -> Result<(), VmqError>;
 
     /// Sets the queue's MAC (`vmq_set_mac`), which applies from the next [`Vmq::enable_queue`] on.
     ///
     /// # Errors
-    /// The queue does not exist, it is enabled or draining, or another queue has the MAC.
+    /// Returns an error if the queue does not exist, it is enabled or draining, or another queue
+    /// has the MAC.
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError>;
 
     /// Sets whether the NIC keeps the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of each
@@ -81,16 +82,16 @@ pub trait Vmq {
     /// lack as a limitation.
     ///
     /// # Errors
-    /// The queue does not exist, or is enabled or draining.
+    /// Returns an error if the queue does not exist, or is enabled or draining.
     fn split_headers(&mut self, queue: QueueId, split: bool) -> Result<(), VmqError>;
 
     /// Steers frames for the queue's MAC to the queue (`vmq_enable_queue`). Frames that arrived
     /// earlier stay in the shared queue.
     ///
     /// # Errors
-    /// The queue does not exist, is enabled or draining, or has no MAC, or the steering agent
-    /// rejected the change. If the agent does not answer, the queue drains, because frames may
-    /// still arrive.
+    /// Returns an error if the queue does not exist, is enabled or draining, or has no MAC, or the
+    /// steering agent rejected the change. If the agent does not answer, the queue drains, because
+    /// frames may still arrive.
     fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
     /// Steers frames for the queue's MAC to the shared queue (`vmq_disable_queue`). The queue then
@@ -98,7 +99,7 @@ pub trait Vmq {
     /// answer, the queue drains at least until the agent answers.
     ///
     /// # Errors
-    /// The queue is not enabled, or the steering agent rejected the change.
+    /// Returns an error if the queue is not enabled, or the steering agent rejected the change.
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
     /// Takes over all queues from an earlier driver domain, which may have left them in any state.
@@ -106,7 +107,8 @@ pub trait Vmq {
     /// first.
     ///
     /// # Errors
-    /// Steering failed. No queue can be allocated until steering succeeds; [`Vmq::poll`] retries.
+    /// Returns an error if steering failed. No queue can be allocated until steering succeeds;
+    /// [`Vmq::poll`] retries.
     fn recover(&mut self) -> Result<(), VmqError>;
 
     /// Returns whether the queue may still receive frames for its last MAC.
@@ -116,7 +118,7 @@ pub trait Vmq {
     /// thesis's queue interrupt. Never blocks. Keeps no buffer of `backend` after the call.
     ///
     /// # Errors
-    /// The queue is neither enabled nor draining.
+    /// Returns an error if the queue is neither enabled nor draining.
     fn poll(
         &mut self,
         queue: QueueId,
@@ -159,7 +161,7 @@ pub trait Steering: std::fmt::Debug {
     /// least this number. Changes take effect in the order of the calls.
     ///
     /// # Errors
-    /// [`VmqError::Refused`] or [`VmqError::Unanswered`].
+    /// Returns [`VmqError::Refused`] or [`VmqError::Unanswered`].
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError>;
 
     /// Returns the number of the last change that is in effect. No frame steered before that change

@@ -34,7 +34,7 @@ impl MailboxClient {
     /// Sends a request, wakes the domain with `ring`, and returns the reply.
     ///
     /// # Errors
-    /// The domain does not answer, or the request is too long.
+    /// Returns an error if the domain does not answer, or the request is too long.
     pub fn ask(&mut self, request: &[u8], ring: impl FnOnce()) -> Result<Vec<u8>, String> {
         if request.len() > mailbox::IN_MAX {
             return Err("the request is longer than the mailbox".to_owned());

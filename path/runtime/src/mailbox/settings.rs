@@ -14,7 +14,8 @@ impl RuntimeSettings {
     /// if there is one.
     ///
     /// # Errors
-    /// The setting does not exist or the value is invalid; nothing has changed.
+    /// Returns an error if the setting does not exist or the value is invalid; nothing has then
+    /// changed.
     pub fn set(&mut self, key: &str, value: &str, forwarding: Option<&str>) -> Result<(), String> {
         let known = key
             .strip_prefix("lro.")

@@ -36,7 +36,7 @@ impl FakeMonitor {
 
 impl Drop for FakeMonitor {
     /// # Panics
-    /// The thread has panicked.
+    /// Panics if the thread has panicked.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);

@@ -52,7 +52,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// waiting ([`ACCESSES_MAX`]); check [`Netback::has_work`].
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled. `out` is unchanged.
+    /// Returns [`Fatal`]; the interface is then disabled, and `out` is unchanged.
     pub fn from_guest(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
         self.alive()?;
         if !self.chains.responses.is_empty() {

@@ -46,7 +46,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// and of the event channel, which must stay mapped while the backend exists.
     ///
     /// # Errors
-    /// [`BadPages`]: the pages do not match `negotiated`.
+    /// Returns [`BadPages`] if the pages do not match `negotiated`.
     pub fn new(
         negotiated: Negotiated,
         tx_pages: &[Span],

@@ -32,7 +32,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// which must be called unless no request was taken.
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn small_frames_from_guest(
         &mut self,
         budget: usize,

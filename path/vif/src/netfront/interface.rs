@@ -52,7 +52,7 @@ impl Netfront {
     /// their frames stay reserved.
     ///
     /// # Errors
-    /// [`SetupError`]; grants made before the error are ended.
+    /// Returns [`SetupError`] after ending the grants made before the error.
     pub fn new(
         setup: &Setup,
         table: &mut dyn Granter,
@@ -115,7 +115,7 @@ impl Netfront {
     /// until a later call.
     ///
     /// # Errors
-    /// [`GrantError::InUse`]: some grants are still in use; call again.
+    /// Returns [`GrantError::InUse`] if some grants are still in use; the caller then calls again.
     pub fn close(&mut self, table: &mut dyn Granter) -> Result<(), GrantError> {
         self.fatal.get_or_insert(Fatal::Closed);
         if !self.tx_pool.swaps() {

@@ -28,7 +28,7 @@ impl Netfront {
     /// their number. The frames own their buffers until [`Netfront::receive_done`].
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn receive(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
         self.alive()?;
         if let Err(overrun) = self.rx.ready_for(budget.min(u32::MAX as usize) as u32) {
@@ -135,7 +135,7 @@ impl Netfront {
     /// to it.
     ///
     /// # Errors
-    /// The driver domain's claim about an exchange of the page is false.
+    /// Returns an error if the driver domain's claim about an exchange of the page is false.
     #[inline]
     fn has_returned(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
         let Some(offers) = &self.offers else {

@@ -42,7 +42,7 @@ impl Netfront {
     /// are in flight, it is copied.
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn transmit_tracked(
         &mut self,
         frames: &mut Vec<Frame>,

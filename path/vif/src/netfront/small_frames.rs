@@ -19,7 +19,7 @@ impl Netfront {
     /// [`Netfront::small_frames_done`].
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn receive_small_frames(
         &mut self,
         budget: usize,
@@ -131,7 +131,7 @@ impl Netfront {
     /// Frames that do not fit the ring stay in the list; [`Netfront::reap`] makes room.
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn transmit_small_frames(
         &mut self,
         pieces: &mut Vec<Piece>,

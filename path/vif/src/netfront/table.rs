@@ -66,7 +66,7 @@ pub trait Granter {
     /// to `grefs`.
     ///
     /// # Errors
-    /// The first [`GrantError`]; `grefs` holds the grants that were made.
+    /// Returns the first [`GrantError`]; `grefs` then holds the grants that were made.
     fn grant(
         &mut self,
         to: DomId,
@@ -120,7 +120,7 @@ impl GrantTable {
     /// Grants page `frame` of this domain to domain `to`.
     ///
     /// # Errors
-    /// [`GrantError::Full`].
+    /// Returns [`GrantError::Full`].
     pub fn grant(&mut self, to: DomId, frame: u32, readonly: bool) -> Result<GrantRef, GrantError> {
         self.put(GrantEntry::access(to, frame, readonly))
     }
@@ -139,7 +139,7 @@ impl GrantTable {
     /// Ends a grant.
     ///
     /// # Errors
-    /// [`GrantError::InUse`]: the grant stays.
+    /// Returns [`GrantError::InUse`]; the grant then stays.
     pub fn end(&mut self, gref: GrantRef) -> Result<(), GrantError> {
         let index = gref.index();
         let entry = self

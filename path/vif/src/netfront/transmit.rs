@@ -37,7 +37,7 @@ impl Netfront {
     /// frees the buffers of sent and dropped frames.
     ///
     /// # Errors
-    /// [`Fatal`]: the interface is disabled.
+    /// Returns [`Fatal`]; the interface is then disabled.
     pub fn transmit(&mut self, frames: &mut Vec<Frame>) -> Result<TransmitReport, Fatal> {
         self.transmit_by(frames, Self::send)
     }
@@ -77,8 +77,8 @@ impl Netfront {
     /// [`Netfront::transmit`] does this, too.
     ///
     /// # Errors
-    /// [`Fatal`]: a response to a request that is not in flight (NETIF-10); the interface is
-    /// disabled.
+    /// Returns [`Fatal`] for a response to a request that is not in flight (NETIF-10); the
+    /// interface is then disabled.
     pub fn reap(&mut self) -> Result<u32, Fatal> {
         self.alive()?;
         let ready = match self.tx.ready_for(u32::MAX) {

@@ -35,7 +35,7 @@ impl Negotiated {
     /// Negotiates the features.
     ///
     /// # Errors
-    /// The front requests a feature that the back does not offer.
+    /// Returns an error if the front requests a feature that the back does not offer.
     pub fn of(back: &BackRecord, front: &FrontRecord) -> Result<Self, RecordError> {
         if front.tx_order() > back.max_order || front.rx_order() > back.max_order {
             return Err(RecordError::RingOrder);

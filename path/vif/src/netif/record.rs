@@ -110,7 +110,7 @@ impl BackRecord {
     /// Decodes a record's body.
     ///
     /// # Errors
-    /// [`RecordError`]: the record is unusable.
+    /// Returns [`RecordError`] if the record is unusable.
     pub fn decode(body: &[u8; RECORD_BYTES]) -> Result<Self, RecordError> {
         let body = Body(*body);
         let (max_slots, features) = body.check_head(MAGIC_BACK)?;
@@ -160,7 +160,7 @@ impl FrontRecord {
     /// Decodes a record's body.
     ///
     /// # Errors
-    /// [`RecordError`]: the record is unusable.
+    /// Returns [`RecordError`] if the record is unusable.
     pub fn decode(body: &[u8; RECORD_BYTES]) -> Result<Self, RecordError> {
         let body = Body(*body);
         let (max_slots, features) = body.check_head(MAGIC_FRONT)?;

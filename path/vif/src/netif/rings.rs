@@ -29,7 +29,7 @@ const CONTROL: usize = 256;
 /// Opens both rings as negotiated. Returns the ring from the guest, then the ring to it.
 ///
 /// # Errors
-/// [`BadPages`].
+/// Returns [`BadPages`].
 pub fn rings(
     negotiated: &Negotiated,
     tx: &[Span],

@@ -85,7 +85,7 @@ pub fn is_placed(frame: &Frame) -> bool {
 /// blank), and a frame to be segmented must have a blank checksum.
 ///
 /// # Errors
-/// [`VifDrop::BadOffload`] or [`VifDrop::OffloadNotNegotiated`].
+/// Returns [`VifDrop::BadOffload`] or [`VifDrop::OffloadNotNegotiated`].
 #[inline]
 pub fn check(frame: &Frame, may: &Abilities) -> Result<(), VifDrop> {
     match frame.offload.checksum {
@@ -107,7 +107,7 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), VifDrop> {
 /// Checks a packet's length.
 ///
 /// # Errors
-/// [`VifDrop::TooShort`] or [`VifDrop::TooLong`].
+/// Returns [`VifDrop::TooShort`] or [`VifDrop::TooLong`].
 #[inline]
 pub const fn check_len(bytes: usize) -> Result<(), VifDrop> {
     match bytes {
@@ -121,8 +121,8 @@ pub const fn check_len(bytes: usize) -> Result<(), VifDrop> {
 /// accepts the offloads only if they were negotiated (row 30).
 ///
 /// # Errors
-/// [`VifDrop::BadOffload`], [`VifDrop::OffloadNotNegotiated`], or [`VifDrop::Fault`] if the header
-/// is not accessible.
+/// Returns [`VifDrop::BadOffload`], [`VifDrop::OffloadNotNegotiated`], or [`VifDrop::Fault`] if the
+/// header is inaccessible.
 pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, VifDrop> {
     frame.need(SNAPSHOT).map_err(|_| VifDrop::Fault)?;
     let found = find(frame.header()).ok_or(VifDrop::BadOffload)?;

@@ -110,8 +110,8 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
     /// slots. Reads the shared index only if necessary.
     ///
     /// # Errors
-    /// [`Overrun`]: the peer claims requests for which the ring has no room, or responses to
-    /// requests that were never made (RING-5).
+    /// Returns [`Overrun`] if the peer claims requests for which the ring has no room, or responses
+    /// to requests that were never made (RING-5).
     #[inline]
     pub fn ready_for(&mut self, want: u32) -> Result<u32, Overrun> {
         let end = S::in_end(self.out.prod, self.out.published, self.slots());
@@ -130,7 +130,7 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
     /// published it.
     ///
     /// # Errors
-    /// [`Overrun`].
+    /// Returns [`Overrun`].
     #[inline]
     pub fn fetch(&mut self, ahead: u32) -> Result<Option<[u32; IN]>, Overrun> {
         if ahead >= self.ready() && ahead >= self.ready_for(ahead.saturating_add(1))? {

@@ -80,7 +80,7 @@ impl GrantedRingPages {
     /// Opens the ring in `pages`, in order; `control` is its control block in the native format.
     ///
     /// # Errors
-    /// [`BadPages`].
+    /// Returns [`BadPages`].
     pub fn new(format: Format, pages: &[Span], control: Span) -> Result<Self, BadPages> {
         if !pages.len().is_power_of_two() {
             return Err(BadPages);

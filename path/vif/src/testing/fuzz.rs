@@ -92,7 +92,7 @@ pub fn hostile_records(data: &[u8]) {
 /// the netback works.
 ///
 /// # Panics
-/// The netback violates an invariant.
+/// Panics if the netback violates an invariant.
 pub fn hostile_frontend(data: &[u8]) {
     let mut input = Input(data);
     let mut rig = with_format(format(&mut input), || {
@@ -165,7 +165,7 @@ pub fn hostile_frontend(data: &[u8]) {
 /// buffers while the netfront works.
 ///
 /// # Panics
-/// The netfront violates an invariant.
+/// Panics if the netfront violates an invariant.
 pub fn hostile_backend(data: &[u8]) {
     let mut input = Input(data);
     // With some inputs, pages of receive buffers enter and leave the pool; with others they stay.

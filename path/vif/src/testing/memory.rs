@@ -15,7 +15,7 @@ impl TestMemory {
     /// Allocates at least `pages` pages.
     ///
     /// # Panics
-    /// Memory is exhausted.
+    /// Panics if memory is exhausted.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         let bytes = pages as usize * abi::PAGE;

@@ -44,7 +44,7 @@ pub fn ipv4_tcp(payload: usize, seed: u64) -> Vec<u8> {
 /// Returns a frame with `bytes` at `offset` of `memory`, in pieces of at most `piece` bytes.
 ///
 /// # Panics
-/// It does not fit.
+/// Panics if it does not fit.
 #[must_use]
 pub fn frame_at(memory: &TestMemory, offset: usize, bytes: &[u8], piece: usize) -> Frame {
     let whole = memory.area().at(offset, bytes.len()).expect("a frame fits");

@@ -75,7 +75,7 @@ impl Rig {
     /// Creates two ends with all features.
     ///
     /// # Panics
-    /// Negotiation fails.
+    /// Panics if negotiation fails.
     #[must_use]
     pub fn new(sizes: Sizes) -> Self {
         Self::with(sizes, Features::ALL, Features::ALL)
@@ -95,7 +95,7 @@ impl Rig {
     /// Creates two ends with these features.
     ///
     /// # Panics
-    /// Negotiation fails.
+    /// Panics if negotiation fails.
     #[must_use]
     pub fn with(sizes: Sizes, front: Features, back: Features) -> Self {
         Self::with_record(sizes, front, back_record(back))
@@ -104,7 +104,7 @@ impl Rig {
     /// Creates two ends; the driver domain's record is `back`.
     ///
     /// # Panics
-    /// Negotiation fails.
+    /// Panics if negotiation fails.
     #[must_use]
     pub fn with_record(sizes: Sizes, front: Features, back: BackRecord) -> Self {
         Self::with_threshold(sizes, front, back, None)
@@ -114,7 +114,7 @@ impl Rig {
     /// rings have the thread's [`format()`].
     ///
     /// # Panics
-    /// Negotiation fails.
+    /// Panics if negotiation fails.
     #[must_use]
     pub fn with_threshold(
         sizes: Sizes,
@@ -129,7 +129,7 @@ impl Rig {
     /// pages outside the pool and grants up to `entries` of them at once.
     ///
     /// # Panics
-    /// Negotiation fails.
+    /// Panics if negotiation fails.
     #[must_use]
     pub fn with_outside(sizes: Sizes, back: Features, pages: u32, entries: u32) -> Self {
         let back = back_record(back);
@@ -256,7 +256,7 @@ impl Rig {
     /// Returns the guest's pages outside the pool that may hold payload of frames.
     ///
     /// # Panics
-    /// It has none.
+    /// Panics if it has none.
     #[must_use]
     pub fn outside(&self) -> Area {
         self.outside.expect("a rig with pages outside the pool")
@@ -302,7 +302,7 @@ impl Rig {
     /// sent.
     ///
     /// # Panics
-    /// The interface is disabled.
+    /// Panics if the interface is disabled.
     pub fn send(&mut self, bytes: &[u8], offload: nic::Offload) -> bool {
         let Some(mut frame) = self.guest_frame(bytes) else {
             return false;
@@ -352,7 +352,7 @@ impl Rig {
     /// Takes packets from the guest at the driver domain, and answers them.
     ///
     /// # Panics
-    /// The interface is disabled.
+    /// Panics if the interface is disabled.
     pub fn take(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.back
@@ -377,7 +377,7 @@ impl Rig {
     /// Receives packets at the guest, and posts the buffers again.
     ///
     /// # Panics
-    /// The interface is disabled.
+    /// Panics if the interface is disabled.
     pub fn receive(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.front

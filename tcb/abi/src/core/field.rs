@@ -49,7 +49,7 @@ pub trait Field: Sized {
     /// Reads the value's words.
     ///
     /// # Errors
-    /// The words are invalid for this type, or the bytes end before them.
+    /// Returns an error if the words are invalid for this type, or the bytes end before them.
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 

@@ -11,7 +11,7 @@ pub trait Message: Sized {
     /// Reads the message of a kind.
     ///
     /// # Errors
-    /// The kind does not exist, or a field is invalid.
+    /// Returns an error if the kind does not exist, or a field is invalid.
     fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 

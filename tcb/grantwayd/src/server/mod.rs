@@ -141,7 +141,7 @@ impl Core {
     /// Serves until the machine is shut down, and then stops domains, devices and helpers.
     ///
     /// # Errors
-    /// The reason of the machine's failure, unless it was reported already.
+    /// Returns the reason of the machine's failure, unless it was reported already.
     pub(crate) fn run(mut self) -> Result<(), Option<String>> {
         while self.ending.is_none() {
             self.process_events();

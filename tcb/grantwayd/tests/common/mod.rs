@@ -99,7 +99,7 @@ impl Daemon {
         Self::start_as(machine, Command::new(core()))
     }
 
-    /// As [`Daemon::start`], with another command to which the arguments are appended.
+    /// Like [`Daemon::start`], with another command to which the arguments are appended.
     pub(crate) fn start_as(machine: &Machine, mut command: Command) -> (Self, Value) {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);

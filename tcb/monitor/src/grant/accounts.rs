@@ -37,7 +37,7 @@ impl GrantAccounts {
     /// ([`Handle::memory`]).
     ///
     /// # Errors
-    /// `NoSpace`: all handles have been assigned.
+    /// Returns `NoSpace` if all handles have been assigned.
     pub fn next_handle(&self) -> Result<Handle, GrantStatus> {
         let next = |last_handle: u32| last_handle.checked_add(1);
         let last_handle = self
@@ -52,7 +52,7 @@ impl GrantAccounts {
     /// `change` returns [`SpaceError::Lost`], kills the domain and waits for its exit.
     ///
     /// # Errors
-    /// The error of `change`; `Lost` if the domain is dead.
+    /// Returns the error of `change`, or `Lost` if the domain is dead.
     pub fn change<T>(
         &self,
         id: DomId,

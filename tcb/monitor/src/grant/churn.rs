@@ -74,7 +74,7 @@ impl Churn {
     /// that wait in front of this one are served first.
     ///
     /// # Errors
-    /// The earliest time of a retry; the domain is queued until then.
+    /// Returns the earliest time of a retry; the domain is queued until then.
     pub fn take(&self, id: DomId, cost: u32, now_ns: u64) -> Result<(), u64> {
         let Queue {
             budget,

@@ -27,7 +27,7 @@ pub trait Mechanism: Debug + Send + Sync {
     /// Executes a call. Returns `None`, without any effect, if the call does not exist.
     ///
     /// # Errors
-    /// The caller must be killed and torn down.
+    /// On any error, the caller must be killed and torn down.
     fn call(
         &self,
         caller: &mut dyn AddressSpace,

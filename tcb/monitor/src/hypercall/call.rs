@@ -61,8 +61,8 @@ impl Operations {
     /// and is called at most once for each.
     ///
     /// # Errors
-    /// `EINVAL`: the kind does not exist, or does not accept `count` operations. No operation is
-    /// read in this case.
+    /// Returns `EINVAL` if the kind does not exist, or does not accept `count` operations. No
+    /// operation is read in this case.
     pub fn decode(
         &mut self,
         kind: u32,

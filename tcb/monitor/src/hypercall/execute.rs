@@ -17,7 +17,7 @@ impl<S: AddressSpace> HypercallServer<S> {
     /// Executes a call. Returns false if the call does not exist.
     ///
     /// # Errors
-    /// The domain must be killed and torn down.
+    /// On any error, the domain must be killed and torn down.
     pub(super) fn run(&mut self, call: DecodedCall<'_>) -> Result<bool, SpaceError> {
         let page = self.page;
         match call {

@@ -68,7 +68,7 @@ impl<S: AddressSpace> HypercallServer<S> {
     /// Executes the call in the page and publishes its result; `number` is the call's number.
     ///
     /// # Errors
-    /// The domain must be killed and torn down. The call stays unanswered.
+    /// On any error, the domain must be killed and torn down. The call then stays unanswered.
     pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
         let page = self.page;
         self.counters.serving.store(true, Ordering::Relaxed);

@@ -119,7 +119,7 @@ impl PciBus {
     /// the device is bound to the driver.
     ///
     /// # Errors
-    /// The reason why the device cannot be given to a domain.
+    /// Returns the reason why the device cannot be given to a domain.
     pub fn inspect(&self, address: &str) -> Result<(), PciError> {
         self.check(address)?;
         let is_bound = self.driver(address).as_deref() == Some(DRIVER);
@@ -146,7 +146,7 @@ impl PciBus {
     /// driver. Unbinds the device again if its group cannot be opened.
     ///
     /// # Errors
-    /// The device is unsuitable or in use, or the system refused.
+    /// Returns an error if the device is unsuitable or in use, or the system rejects a call.
     pub fn bind(&self, address: &str) -> Result<OwnedFd, PciError> {
         let group = self.check(address)?;
         let node = self.nodes.join(group.to_string());
@@ -164,7 +164,7 @@ impl PciBus {
     /// Unbinds a device from the driver. The device then has no driver.
     ///
     /// # Errors
-    /// The system refused.
+    /// Returns an error if the system rejects the call.
     pub fn unbind(&self, address: &str) -> Result<(), PciError> {
         let device = self.device(address)?;
         let what = "taking it from the driver vfio-pci";
@@ -181,7 +181,7 @@ impl PciBus {
     /// Opens a VFIO container, to which groups and an I/O page table are added.
     ///
     /// # Errors
-    /// The system refused.
+    /// Returns an error if the system rejects the call.
     pub fn container(&self) -> io::Result<OwnedFd> {
         open(&self.nodes.join("vfio"))
     }
@@ -189,7 +189,7 @@ impl PciBus {
     /// Checks whether a device can be given to a domain, and returns its group.
     ///
     /// # Errors
-    /// The reason why the device cannot be given to a domain.
+    /// Returns the reason why the device cannot be given to a domain.
     fn check(&self, address: &str) -> Result<u32, PciError> {
         let device = self.device(address)?;
         let number = |name: &str| number(&device.join(name)).unwrap_or(0);

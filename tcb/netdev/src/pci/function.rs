@@ -48,8 +48,8 @@ impl Function {
     /// Opens the device at `address` of a group, and adds an empty I/O page table to the container.
     ///
     /// # Errors
-    /// The group has a device in use, the device cannot be reset or has no suitable registers, or
-    /// the system refused.
+    /// Returns an error if the group has a device in use, the device cannot be reset or has no
+    /// suitable registers, or the system rejects a call.
     pub fn open(container: OwnedFd, group: OwnedFd, address: &str) -> Result<Self, PciError> {
         let unusable = |what| PciError::Unusable {
             address: address.to_owned(),
@@ -74,7 +74,7 @@ impl Function {
     /// Adopts a device that another process has opened, and probably started.
     ///
     /// # Errors
-    /// The device has no suitable registers, or the system refused.
+    /// Returns an error if the device has no suitable registers, or the system rejects a call.
     pub fn adopt(
         container: OwnedFd,
         group: OwnedFd,
@@ -187,7 +187,7 @@ impl Function {
     /// descriptor that reports its interrupts, and the number of this start.
     ///
     /// # Errors
-    /// The system refused. The device accesses no memory.
+    /// Returns an error if the system rejects a call. The device then accesses no memory.
     pub fn start(&self) -> Result<(OwnedFd, u64), PciError> {
         let mut state = self.lock();
         state.is_stopped = false;
@@ -217,7 +217,7 @@ impl Function {
     /// the domain has exited.
     ///
     /// # Errors
-    /// The system refused. The device may be running.
+    /// Returns an error if the system rejects a call. The device may then be running.
     pub fn stop(&self) -> Result<(), PciError> {
         self.stop_locked(&mut self.lock())
     }
@@ -225,7 +225,7 @@ impl Function {
     /// Stops the device like [`Function::stop`], unless it is stopped already.
     ///
     /// # Errors
-    /// As [`Function::stop`].
+    /// Returns the errors of [`Function::stop`].
     pub fn stop_running(&self) -> Result<(), PciError> {
         let mut state = self.lock();
         match state.is_stopped {
@@ -238,7 +238,7 @@ impl Function {
     /// start with number `start`.
     ///
     /// # Errors
-    /// As [`Function::stop`].
+    /// Returns the errors of [`Function::stop`].
     pub fn end(&self, start: u64) -> Result<(), PciError> {
         let mut state = self.lock();
         match state.is_stopped || state.starts != start {

@@ -255,7 +255,7 @@ impl QueueSocket {
     /// Directs frames for the queue's MAC to the queue.
     ///
     /// # Errors
-    /// The kernel refused the change, or the queue was stopped.
+    /// Returns an error if the kernel rejected the change, or the queue was stopped.
     pub fn enable(&self) -> io::Result<()> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
@@ -268,7 +268,7 @@ impl QueueSocket {
     /// ([`abi::firewall::RuleLists`]) denied.
     ///
     /// # Errors
-    /// The rule does not exist.
+    /// Returns an error if the rule does not exist.
     pub fn denied(&self, rule: u32) -> io::Result<[u64; 2]> {
         self.denied.get(rule)
     }

@@ -46,7 +46,7 @@ impl XdpSocket {
     /// Returns one of the kernel's counters.
     ///
     /// # Errors
-    /// The kernel refused the request.
+    /// Returns an error if the kernel rejected the request.
     pub fn counter(&self, counter: Counter) -> io::Result<u64> {
         self::counter(&self.fd, counter)
     }

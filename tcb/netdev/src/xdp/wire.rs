@@ -57,7 +57,7 @@ pub struct XdpDevice {
 /// Sets up the wire of `spec`, with a socket that receives into `umem` and sends from it.
 ///
 /// # Errors
-/// As [`XdpInterface::open`] and [`XdpInterface::bind`].
+/// Returns the errors of [`XdpInterface::open`] and [`XdpInterface::bind`].
 pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, NetError> {
     Arc::new(XdpInterface::open(spec)?).bind(umem)
 }
@@ -65,7 +65,7 @@ pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, NetError> {
 /// Checks whether this process can set up AF_XDP sockets: sets one up and removes it.
 ///
 /// # Errors
-/// The reason why it cannot.
+/// Returns the reason why it cannot.
 pub fn probe() -> Result<(), NetError> {
     const PAGES: u32 = 32;
     let far = TapSpec {
@@ -95,7 +95,8 @@ pub fn probe() -> Result<(), NetError> {
 /// namespace.
 ///
 /// # Errors
-/// The interface does not exist or is down, or its number of queues is not `queues` + 1.
+/// Returns an error if the interface does not exist or is down, or its number of queues is not
+/// `queues` + 1.
 pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), NetError> {
     in_namespace(netns, || inspect_here(ifname, netns, queues))?
 }
@@ -264,7 +265,7 @@ impl XdpInterface {
     /// The calling thread's namespace does not change.
     ///
     /// # Errors
-    /// The error names the step, the interface and the namespace, and says what to do.
+    /// Returns an error that names the failed step, the interface, the namespace and a remedy.
     pub fn open(spec: &Xdp) -> Result<Self, NetError> {
         match &spec.netdev {
             Netdev::Veth(far) => {
@@ -311,8 +312,8 @@ impl XdpInterface {
     /// one socket at a time.
     ///
     /// # Errors
-    /// The error names the step. For some milliseconds after the previous socket was closed, the
-    /// kernel may report that the interface is busy.
+    /// Returns an error that names the failed step. For some milliseconds after the previous socket
+    /// was closed, the kernel may report that the interface is busy.
     pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, NetError> {
         let socket = self.socket()?;
         let spec = &self.spec;
@@ -330,7 +331,7 @@ impl XdpInterface {
     /// [`XdpInterface::bind_socket`] or [`XdpInterface::bind_queue`].
     ///
     /// # Errors
-    /// The kernel refused the request.
+    /// Returns an error if the kernel rejected the request.
     pub fn socket(&self) -> Result<OwnedFd, NetError> {
         self.in_its_namespace(|_| socket::create())
     }
@@ -338,7 +339,7 @@ impl XdpInterface {
     /// Binds a socket with memory, and directs the wire's packets to the socket.
     ///
     /// # Errors
-    /// As [`XdpInterface::bind`].
+    /// Returns the errors of [`XdpInterface::bind`].
     pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, NetError> {
         let socket = self.in_its_namespace(|index| {
             socket::bind(&socket, index, QUEUE, false)?;
@@ -354,7 +355,7 @@ impl XdpInterface {
     /// Adopts a socket that another process has bound to this wire.
     ///
     /// # Errors
-    /// The descriptor is not an AF_XDP socket.
+    /// Returns an error if the descriptor is not an AF_XDP socket.
     pub fn adopt_socket(self: &Arc<Self>, socket: OwnedFd) -> io::Result<XdpDevice> {
         Ok(XdpDevice {
             socket: XdpSocket::new(socket, self.spec.entries)?,
@@ -366,7 +367,7 @@ impl XdpInterface {
     /// A queue has one socket at a time.
     ///
     /// # Errors
-    /// As [`XdpInterface::bind_queue`].
+    /// Returns the errors of [`XdpInterface::bind_queue`].
     pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, NetError> {
         let socket = self.socket()?;
         let umem = Umem {
@@ -383,7 +384,8 @@ impl XdpInterface {
     /// yet.
     ///
     /// # Errors
-    /// As [`XdpInterface::bind`]; or the kernel does not accept the program of the firewall rules.
+    /// Returns the errors of [`XdpInterface::bind`], or an error if the kernel rejects the program
+    /// of the firewall rules.
     pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, NetError> {
         // Bind first, because binding fails while the queue is busy, and takes less time than
         // compiling and verifying the program. Only copy mode is safe: an interface that writes to
@@ -407,7 +409,7 @@ impl XdpInterface {
     /// process's [kept](QueueSocket::kept) descriptor.
     ///
     /// # Errors
-    /// The descriptors do not match.
+    /// Returns an error if the descriptors do not match.
     pub fn adopt_queue(
         &self,
         spec: &XdpQueue,
@@ -432,7 +434,7 @@ impl XdpInterface {
     /// [`XdpInterface::kept`] returned.
     ///
     /// # Errors
-    /// The descriptors do not match `spec`.
+    /// Returns an error if the descriptors do not match `spec`.
     pub fn adopt(spec: &Xdp, kept: Vec<OwnedFd>) -> io::Result<Self> {
         let mut kept = kept.into_iter();
         let missing = || io::Error::from(io::ErrorKind::InvalidInput);

@@ -46,7 +46,7 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// The text is not a window, or the window received nothing.
+    /// Returns an error if the text is not a window, or the window received nothing.
     pub(super) fn read(round: u32, json: &str) -> Result<Self> {
         let window: Self = serde_json::from_str(json).with_context(|| json.to_owned())?;
         ensure!(

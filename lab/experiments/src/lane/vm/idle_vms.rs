@@ -23,7 +23,7 @@ const IDLE_WINDOW: Duration = Duration::from_secs(2);
 /// Returns the path of the front end.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if it is not in the folder of this program.
+/// Returns [`Failure::CannotRun`] if it is not in the folder of this program.
 fn front_end() -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(FRONT_END);
     if path.is_file() {
@@ -44,8 +44,8 @@ fn name(number: usize) -> String {
 /// idle shims.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if the front end is missing; otherwise if the machine does not start or a
-/// virtual machine does not connect.
+/// Returns [`Failure::CannotRun`] if the front end is missing, and another error if the machine
+/// does not start or a virtual machine does not connect.
 pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
     let program = front_end()?;
     let machine = Running::start_live("crowd", "[driver]\n".to_owned())?;

@@ -75,7 +75,7 @@ impl Path for VmPath {
 /// Sets up the lane.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with what is missing; otherwise if a part does not start.
+/// Returns [`Failure::CannotRun`] with the missing part, or another error if a part does not start.
 pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     uml::possible()?;
     let mut ends = LaneEnds::new()?;

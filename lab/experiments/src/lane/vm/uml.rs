@@ -37,7 +37,7 @@ pub(super) struct Uml {
 /// Checks that virtual machines can run here.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] with what is missing.
+/// Returns [`Failure::CannotRun`] with the missing part.
 pub(super) fn possible() -> Result<(), Failure> {
     if need(&["linux.uml"]).is_err() {
         let why = "User-Mode Linux is not installed: package user-mode-linux";
@@ -52,7 +52,7 @@ impl Uml {
     /// Boots a virtual machine on a core, with the address [`GUEST`].
     ///
     /// # Errors
-    /// It does not boot.
+    /// Returns an error if it does not boot.
     pub(super) fn boot(device: &Device<'_>, core: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         prepare(folder.path())?;

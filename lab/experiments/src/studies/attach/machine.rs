@@ -49,7 +49,7 @@ impl<'a> AttachMachine<'a> {
     /// Starts the machine and attaches a guest to each of these namespaces.
     ///
     /// # Errors
-    /// The machine does not start, or a guest cannot be attached.
+    /// Returns an error if the machine does not start, or a guest cannot be attached.
     pub(super) fn new(places: &'a [GuestPlace]) -> anyhow::Result<Self> {
         let many_guests = ManyGuests::start("attach", "")?;
         let [(from, _), (to, address)] = many_guests.neighbours();
@@ -74,7 +74,7 @@ impl<'a> AttachMachine<'a> {
     /// Runs `action` and observes the probe meanwhile.
     ///
     /// # Errors
-    /// `action` fails, or the probe's process has exited.
+    /// Returns an error if `action` fails, or the probe's process has exited.
     pub(super) fn observe_probe<T>(
         &mut self,
         action: impl FnOnce(&Self) -> anyhow::Result<T>,
@@ -91,7 +91,7 @@ impl<'a> AttachMachine<'a> {
     /// Detaches and attaches the last guest at a fixed interval.
     ///
     /// # Errors
-    /// A request fails, or the user asked to stop.
+    /// Returns an error if a request fails, or the user asked to stop.
     pub(super) fn attach_repeatedly(
         &self,
         window: Duration,
@@ -124,7 +124,7 @@ impl<'a> AttachMachine<'a> {
     /// Stops the machine and removes the namespaces of its neighbours.
     ///
     /// # Errors
-    /// It does not stop in time.
+    /// Returns an error if it does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.many_guests.down()
     }
@@ -133,7 +133,7 @@ impl<'a> AttachMachine<'a> {
 /// Starts `processes` processes at a fixed interval, two at a time, and waits for each pair.
 ///
 /// # Errors
-/// A process cannot be started, or the user asked to stop.
+/// Returns an error if a process cannot be started, or the user asked to stop.
 pub(super) fn spawn(window: Duration, processes: usize) -> anyhow::Result<()> {
     let pairs = u32::try_from(processes / 2)?.max(1);
     let start = || {

@@ -88,7 +88,7 @@ impl AttachPlan {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan, with `by` applied, is not valid.
+    /// Returns [`Failure::Usage`] if the plan, with `by` applied, is not valid.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self::adjusted(text, by)?))
     }

@@ -36,7 +36,7 @@ impl Papers {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
+    /// Returns [`Failure::Usage`] if the plan is invalid before or after `by` is applied.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         let file: PapersPlan =
             toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;

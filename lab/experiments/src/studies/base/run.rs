@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
     /// Measures everything in the plan.
     ///
     /// # Errors
-    /// A lane cannot be set up or fails, or the user interrupted the run.
+    /// Returns an error if a lane cannot be set up or fails, or the user interrupted the run.
     pub(super) fn measure(mut self) -> anyhow::Result<Samples> {
         self.streams_and_requests()?;
         self.frames()?;

@@ -41,7 +41,7 @@ impl Sharing {
     /// Queries the monitor.
     ///
     /// # Errors
-    /// The monitor does not answer.
+    /// Returns an error if the monitor does not answer.
     pub(super) fn of(machine: &Running) -> anyhow::Result<Self> {
         let audit = machine.audit()?;
         Ok(Self {

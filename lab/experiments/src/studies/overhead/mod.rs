@@ -31,7 +31,7 @@ impl Overhead {
     /// Opens the plan in `text`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the plan is not valid.
+    /// Returns [`Failure::Usage`] if the plan is not valid.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
         Ok(Box::new(Self(OverheadPlan::parse(text, by)?)))
     }

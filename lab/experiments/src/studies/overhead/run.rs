@@ -23,7 +23,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Runs the plan.
 ///
 /// # Errors
-/// [`Failure::CannotRun`] if the kernel refuses sampling or the machine does not start.
+/// Returns [`Failure::CannotRun`] if the kernel refuses sampling or the machine does not start.
 pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
     let cores = Cores::choose();
     let provenance = Provenance::collect(

@@ -65,8 +65,9 @@ impl UplinkEnds {
     /// Sets up a path.
     ///
     /// # Errors
-    /// [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not create
-    /// namespaces; otherwise if the kernel refuses a setting, or the machine does not start.
+    /// Returns [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not
+    /// create namespaces; and another error if the kernel rejects a setting, or the machine does
+    /// not start.
     pub(super) fn of(between: UplinkPath) -> anyhow::Result<Self> {
         need(&["ip", "ethtool"])?;
         let mut near = NamedNamespace::new("near namespace")?;
@@ -125,7 +126,7 @@ impl UplinkEnds {
     /// Stops the machine, if the path has one, and removes the namespaces.
     ///
     /// # Errors
-    /// The machine does not stop in time.
+    /// Returns an error if the machine does not stop in time.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.machine.map_or(Ok(()), Running::down)
     }

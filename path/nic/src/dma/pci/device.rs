@@ -107,7 +107,7 @@ pub trait PciDevice: Debug + Sized {
     /// again begins with the default progress.
     ///
     /// # Errors
-    /// The registers are inaccessible, or the reset takes too long.
+    /// Returns an error if the registers are inaccessible, or the reset takes too long.
     fn reset(
         registers: &Self::Registers,
         reset: &mut Self::Reset,
@@ -117,7 +117,7 @@ pub trait PciDevice: Debug + Sized {
     /// Starts a device that was reset, with empty queues.
     ///
     /// # Errors
-    /// The device is unsuitable or violates its specification.
+    /// Returns an error if the device is unsuitable or violates its specification.
     fn start(
         registers: Self::Registers,
         setup: &PciSetup,
@@ -133,7 +133,7 @@ pub trait PciDevice: Debug + Sized {
     /// last call, or 0 if it does not count them.
     ///
     /// # Errors
-    /// The device has failed.
+    /// Returns an error if the device has failed.
     fn check(&mut self) -> Result<u32, CloseReason>;
 
     /// Returns whether the device completes the checksums of sent frames.
@@ -148,19 +148,20 @@ pub trait PciDevice: Debug + Sized {
     /// Posts a buffer; the device sees it after [`PciDevice::publish_buffers`].
     ///
     /// # Errors
-    /// The queue is full, or the buffer is unsuitable; returns the buffer.
+    /// Returns the buffer if the queue is full or the buffer is unsuitable.
     fn post(&mut self, buffer: Buffer, address: IoAddr) -> Result<(), Buffer>;
 
     /// Publishes all posted buffers to the device.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     fn publish_buffers(&mut self) -> Result<(), DmaError>;
 
     /// Takes the next received buffer.
     ///
     /// # Errors
-    /// The device violates the rules of the queue. The buffer stays posted.
+    /// Returns an error if the device violates the rules of the queue. The buffer then stays
+    /// posted.
     fn take(&mut self) -> Result<Option<Received>, DmaError>;
 
     /// Enables or disables the interrupt of received frames. Returns whether received buffers are
@@ -168,7 +169,7 @@ pub trait PciDevice: Debug + Sized {
     /// interrupt.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError>;
 
     /// Returns the header that precedes a frame to send.
@@ -178,19 +179,19 @@ pub trait PciDevice: Debug + Sized {
     /// [`PciDevice::publish_sent`].
     ///
     /// # Errors
-    /// The queue is full, or its memory is inaccessible; returns the chunk's number.
+    /// Returns the chunk's number if the queue is full or its memory is inaccessible.
     fn send(&mut self, chunk: Chunk, frame: &Frame) -> Result<(), u32>;
 
     /// Publishes all frames to send to the device.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     fn publish_sent(&mut self) -> Result<(), DmaError>;
 
     /// Returns the number of the chunk of a sent frame, or `None` if the device has sent no other
     /// frame.
     ///
     /// # Errors
-    /// The device violates the rules of the queue.
+    /// Returns an error if the device violates the rules of the queue.
     fn take_sent(&mut self) -> Result<Option<u32>, DmaError>;
 }

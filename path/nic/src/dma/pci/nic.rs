@@ -49,7 +49,7 @@ pub trait AnyPciNic: Nic + std::fmt::Debug {
     /// have returned the posted buffers before.
     ///
     /// # Errors
-    /// The errors of [`PciNic::start`].
+    /// Returns the errors of [`PciNic::start`].
     fn restart(&mut self) -> Result<(), StartupError>;
 
     /// Reads the device's status, and closes the NIC if the device has failed.
@@ -62,7 +62,7 @@ impl<D: PciDevice> PciNic<D> {
     /// device's address space.
     ///
     /// # Errors
-    /// The device is unsuitable or violates its specification.
+    /// Returns an error if the device is unsuitable or violates its specification.
     pub fn start(
         setup: PciSetup,
         registers: D::Registers,

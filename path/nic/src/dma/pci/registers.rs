@@ -8,13 +8,13 @@ pub trait Registers<N>: Debug {
     /// Reads a register.
     ///
     /// # Errors
-    /// The registers are not accessible.
+    /// Returns an error if the registers are not accessible.
     fn get(&self, name: N) -> Result<u32, Fault>;
 
     /// Writes `value`, truncated to the register's width, to a register.
     ///
     /// # Errors
-    /// The registers are not accessible.
+    /// Returns an error if the registers are not accessible.
     fn set(&self, name: N, value: u32) -> Result<(), Fault>;
 }
 

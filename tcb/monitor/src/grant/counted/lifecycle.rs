@@ -21,8 +21,8 @@ impl CountedTables {
     /// Creates the granter's half of a table for its connection `conn`, whose other end is `user`.
     ///
     /// # Errors
-    /// `BadDomain`: an end is dead. `NoSpace`: more entries than the granter's grant table has, or
-    /// too many tables for this connection.
+    /// Returns `BadDomain` if an end is dead. Returns `NoSpace` for more entries than the granter's
+    /// grant table has, or too many tables for this connection.
     pub fn create_table(
         &self,
         (granter, conn): (DomId, ConnId),
@@ -58,9 +58,9 @@ impl CountedTables {
     /// Binds the user's half: maps the table's pages and its sub-tables into the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: the domain is not the user of this table, or the table is already bound.
-    /// `BadSlot`: a slot does not exist or is not free. `NoSpace`: the address space rejects the
-    /// mapping.
+    /// Returns `BadHandle` if the domain is not the user of this table, or the table is already
+    /// bound. Returns `BadSlot` if a slot does not exist or is not free. Returns `NoSpace` if the
+    /// address space rejects the mapping.
     pub fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let table = self
             .table(op.table)
@@ -104,8 +104,8 @@ impl CountedTables {
     /// force; if it is the user, unmaps the pages.
     ///
     /// # Errors
-    /// `BadHandle`: the table does not exist, or the caller has already ended its half or never had
-    /// one.
+    /// Returns `BadHandle` if the table does not exist, or the caller has already ended its half or
+    /// never had one.
     pub fn end_table(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = table.op();

@@ -31,11 +31,11 @@ impl CountedTables {
     /// `device`. A repeated call has no effect.
     ///
     /// # Errors
-    /// `BadHandle`: the caller has not bound this table, the table has another device, or the
-    /// granter has ended it. `BadDomain`: the device is the granter, or one of the two is dead.
-    /// `BadSlot`: a slot of the device's window does not exist or is not free. `NoSpace`: the
-    /// table's pages may need more mappings than the device can have, or the device's address space
-    /// rejects the mappings.
+    /// Returns `BadHandle` if the caller has not bound this table, the table has another device, or
+    /// the granter has ended it. Returns `BadDomain` if the device is the granter, or one of the
+    /// two is dead. Returns `BadSlot` if a slot of the device's window does not exist or is not
+    /// free. Returns `NoSpace` if the table's pages may need more mappings than the device can
+    /// have, or the device's address space rejects the mappings.
     pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;

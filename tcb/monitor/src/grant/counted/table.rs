@@ -63,8 +63,8 @@ impl GrantTableState {
     /// Creates a table that has no grants and is not bound.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left, or the region is too small for the counter
-    /// of announcements.
+    /// Returns an error if the kernel has no memory or no descriptors left, or the region is too
+    /// small for the counter of announcements.
     pub(super) fn create(
         handle: Handle,
         (granter, conn): (DomId, ConnId),

@@ -47,7 +47,7 @@ enum Class {
 /// frame in r6.
 ///
 /// # Errors
-/// A rule has a range of ports whose end is less than its beginning.
+/// Returns an error if a rule has a range of ports whose end is less than its beginning.
 pub(super) fn compile(
     rules: &RuleLists,
     denied: &CounterMap,

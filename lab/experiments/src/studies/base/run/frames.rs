@@ -92,7 +92,7 @@ impl Run<'_> {
     /// columns, records the reason.
     ///
     /// # Errors
-    /// They cannot run, and the plan has no other columns.
+    /// Returns an error if they cannot run and the plan has no other columns.
     fn can_run_peers(&mut self) -> anyhow::Result<bool> {
         let kinds: Vec<PeerKind> = self.plan.peer.iter().map(|peer| peer.switch).collect();
         match peers::need(&kinds) {

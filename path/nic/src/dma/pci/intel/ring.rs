@@ -100,7 +100,7 @@ impl<T> DescriptorRing<T> {
     /// Posts an item with its descriptors. The device completes the item with the last of them.
     ///
     /// # Errors
-    /// The ring is full, or its memory is inaccessible; returns the item.
+    /// Returns the item if the ring is full or its memory is inaccessible.
     pub fn post(&mut self, item: T, descriptors: &[[u64; 2]]) -> Result<(), T> {
         if descriptors.len() > self.room() {
             return Err(item);
@@ -133,7 +133,8 @@ impl<T> DescriptorRing<T> {
     /// completed the item. `check` validates the word.
     ///
     /// # Errors
-    /// `check` returns an error, or the ring's memory is inaccessible. The item stays posted.
+    /// Returns an error if `check` returns an error, or the ring's memory is inaccessible. The item
+    /// then stays posted.
     pub fn take(
         &mut self,
         check: impl FnOnce(&T, u64) -> Result<(), Misuse>,
@@ -154,7 +155,7 @@ impl<T> DescriptorRing<T> {
     /// Returns whether the device has completed the oldest item.
     ///
     /// # Errors
-    /// The ring's memory is inaccessible.
+    /// Returns an error if the ring's memory is inaccessible.
     pub fn is_ready(&self) -> Result<bool, DmaError> {
         self.completed().map(|word| word.is_some())
     }

@@ -77,7 +77,7 @@ pub trait Notify: std::fmt::Debug {
     /// `offset`.
     ///
     /// # Errors
-    /// The address is not accessible.
+    /// Returns an error if the address is not accessible.
     fn notify(&self, queue: u16, offset: u16) -> Result<(), Fault>;
 }
 

@@ -133,7 +133,7 @@ impl<T> SplitQueue<T> {
     /// after [`SplitQueue::publish`].
     ///
     /// # Errors
-    /// The queue is full, or its memory is inaccessible; returns the item.
+    /// Returns the item if the queue is full or its memory is inaccessible.
     pub fn post(&mut self, item: T, address: IoAddr, len: u32, writes: bool) -> Result<(), T> {
         let Some(id) = self.free.pop() else {
             return Err(item);
@@ -168,7 +168,7 @@ impl<T> SplitQueue<T> {
     /// notification.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn publish(&mut self) -> Result<bool, DmaError> {
         if self.published == self.next {
             return Ok(false);
@@ -185,7 +185,7 @@ impl<T> SplitQueue<T> {
     /// call with `enabled`, the next buffer that the device returns raises an interrupt.
     ///
     /// # Errors
-    /// The queue's memory is inaccessible.
+    /// Returns an error if the queue's memory is inaccessible.
     pub fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError> {
         self.flags = if enabled { 0 } else { NO_INTERRUPT };
         self.write_available()?;
@@ -222,8 +222,8 @@ impl<T> SplitQueue<T> {
     /// reports.
     ///
     /// # Errors
-    /// The device returns a buffer that is not posted, or reports more bytes than the buffer has.
-    /// The buffer stays posted.
+    /// Returns an error if the device returns a buffer that is not posted, or reports more bytes
+    /// than the buffer has. The buffer then stays posted.
     pub fn take(&mut self) -> Result<Option<(T, u32)>, DmaError> {
         if self.ready()? == 0 {
             return Ok(None);
