@@ -58,7 +58,7 @@ wire_enum! {
         /// Reads the other end's record of a connection. One operation: word 0 is the connection.
         /// Results: word 1 is the other end's domain, word 2 the caller's role, word 3 the caller's
         /// state, word 4 the other end's state. The words of the next operations contain the body
-        /// of the other end's record. `-ENOENT`: the caller has no connection of this number.
+        /// of the other end's record. `-ENOENT`: the caller has no connection with this number.
         ConnectGet = 5,
         /// Reports that the domain has started. No operations.
         Ready = 6,

@@ -62,7 +62,7 @@ pub struct HotplugState {
     /// Guests of the file that were detached.
     #[serde(default)]
     pub detached: BTreeSet<String>,
-    /// Guests of the file whose description changed since.
+    /// Guests of the file whose description has changed since the start.
     #[serde(default)]
     pub changed: BTreeMap<String, Setting>,
     /// All NICs, if they differ from the files: `[[nic]]` sections with their assigned MACs.

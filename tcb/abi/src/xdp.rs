@@ -111,11 +111,11 @@ pub enum XdpControl {
     Stop,
     /// Reports that another domain can continue with the shared socket. Result: 0.
     Sound,
-    /// Returns the number of frames that the rule of this number ([`crate::firewall::RuleLists`])
+    /// Returns the number of frames that the rule with this number ([`crate::firewall::RuleLists`])
     /// denied on a dedicated queue.
     DeniedFrames(u32),
-    /// Returns the number of bytes of the frames that the rule of this number denied on a dedicated
-    /// queue.
+    /// Returns the number of bytes of the frames that the rule with this number denied on a
+    /// dedicated queue.
     DeniedBytes(u32),
 }
 
