@@ -64,8 +64,9 @@ pub fn claim(
     permits
 }
 
-/// Returns whether every use that was claimed since [`announced`] returned `before` may continue:
-/// their pages stay mapped until [`release`]. If it returns false, check each use by [`holds`].
+/// Returns whether all uses claimed since the call of [`announced`] that returned `before` may
+/// continue: their pages stay mapped until [`release`]. If it returns false, check each use by
+/// [`holds`].
 #[inline]
 pub fn undisturbed(announcements: &impl Word<u64>, before: u64) -> bool {
     announcements.load(Ordering::Relaxed) == before
