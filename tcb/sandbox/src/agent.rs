@@ -48,7 +48,7 @@ pub enum AgentError {
     /// The slot is outside of the window, or occurs twice in the batch. Nothing has changed.
     #[error("slot outside the window or given twice: {0}")]
     Slot(Slot),
-    /// The memory has no page of this number. Nothing has changed.
+    /// The memory has no page with this number. Nothing has changed.
     #[error("no such page: {0}")]
     Frame(u32),
     /// A descriptor could not be passed to the agent: the agent has too many memories, or the
