@@ -149,7 +149,7 @@ impl Devices {
     /// Marks a device as ended by its domain. Its descriptor is no longer handed out.
     ///
     /// # Errors
-    /// Returns `ENOENT` if the domain has no device of this number. Returns `EBUSY` if the domain
+    /// Returns `ENOENT` if the domain has no device with this number. Returns `EBUSY` if the domain
     /// has its descriptor, or is about to receive it.
     pub fn begin_end(
         &self,
@@ -203,7 +203,7 @@ impl Devices {
     /// Passes a control call to a domain's device.
     ///
     /// # Errors
-    /// Returns `ENOENT` if the domain has no device of this number, or the device has no control
+    /// Returns `ENOENT` if the domain has no device with this number, or the device has no control
     /// interface; otherwise the device's error.
     pub fn control(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
         let all = lock(&self.0);

@@ -34,7 +34,7 @@ impl Rig {
         Self::with_mappings(u32::MAX)
     }
 
-    /// Creates the same, where a process may have this number of mappings.
+    /// Creates the same rig with a limit of `mappings` mappings per process.
     fn with_mappings(mappings: u32) -> Self {
         let tables = tables::Rig::new(Sizes {
             granters: 1,

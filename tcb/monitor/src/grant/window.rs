@@ -9,7 +9,7 @@ use std::ops::Range;
 pub enum WindowSlot {
     /// A page of a table of counted grants, or of an exchange.
     Table(Handle),
-    /// A page of the device of this number.
+    /// A page of the device with this number.
     Device(u64),
     /// A page that was mapped individually ([`super::mechanism`]).
     Page,

@@ -17,10 +17,10 @@ use shmem::time;
 /// microsecond: a flood of these is limited to a third of a worker's capacity. A driver domain that
 /// copies or maps every packet by calls of one operation needs at most half of the budget, since it
 /// waits for each call. A driver domain that reassigns queues continuously, and checks every 500 µs
-/// whether they have drained, needs a fortieth.
+/// whether they have drained, needs a fortieth of the budget.
 const UNITS_PER_SECOND: u64 = 16 << 20;
 /// Units in a burst: as many as accrue in a quarter of a second. The start of a driver domain with
-/// 64 guests needs a tenth.
+/// 64 guests needs a tenth of it.
 const UNITS_BURST: u32 = 4 << 20;
 /// A call of the data path, which uses only the caller's account.
 const DATA_CALL: u32 = 32;

@@ -36,7 +36,7 @@ pub enum DecodedCall<'a> {
     /// Passes control words to devices. Each operation has a device's number and two words,
     /// uninterpreted.
     DeviceControl(&'a [[u64; 3]]),
-    /// Ends the device of this number.
+    /// Ends the device with this number.
     DeviceEnd(u64),
     /// Maps foreign memory.
     ForeignMap(ForeignMap),
