@@ -45,7 +45,7 @@ impl DevHandle {
         self.fds.first().filter(|_| is_device)
     }
 
-    /// Returns the descriptor number `place` of those for domains.
+    /// Returns descriptor number `place` among the descriptors for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
             NetdRequest::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
