@@ -208,7 +208,8 @@ impl Life {
         }
     }
 
-    /// Schedules the removal of the domain. By `calls`, the workers release its ports.
+    /// Schedules the removal of the domain. The requests `calls` make the workers release its
+    /// ports.
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());

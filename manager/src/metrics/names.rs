@@ -1,5 +1,5 @@
-//! Names that domains choose, for ports, reasons and hops. A collector stores each name as long as
-//! its data, so the number of names of a domain is bounded.
+//! Names that domains choose, for ports, reasons and hops. A collector keeps a name until the data
+//! under this name expire, so the number of names of a domain is bounded.
 
 use super::make::Vifs;
 use std::collections::{BTreeMap, BTreeSet};
