@@ -32,8 +32,8 @@ use std::ops::Range;
 /// The number of guests, with one interface each, that fit the driver domain's window in addition
 /// to those of the file. The kernel's limit of mappings per process bounds the slots of the window.
 const EXTRA_GUESTS: u32 = 256;
-/// The same number if guests revoke pages individually, which scatters their granted pages. Every
-/// page of a pool of the default size can then be a separate mapping.
+/// The number of such guests if guests revoke pages individually, which scatters their granted
+/// pages. Every page of a pool of the default size can then be a separate mapping.
 const EXTRA_GUESTS_SCATTERED: u32 = 64;
 
 /// The maximum number of remembered addresses of removed guests.

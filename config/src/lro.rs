@@ -13,7 +13,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LroConfig {
-    /// Where packets are merged.
+    /// The place where packets are merged.
     pub at: Placement,
     /// The packets that may be merged.
     pub rules: RulesKey,
@@ -23,7 +23,7 @@ pub struct LroConfig {
     pub buffers: FormKey,
     /// Form in which an aggregate passes the bridge.
     pub backend: AggregateDelivery,
-    /// Where its segment size is stored on a ring.
+    /// The slot of a ring that stores its segment size.
     pub meta: Meta,
     /// Time for which an aggregate waits for more packets.
     pub flush: FlushConfig,
@@ -51,7 +51,7 @@ impl Default for LroConfig {
     }
 }
 
-/// Where packets are merged.
+/// The place where packets are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
@@ -120,7 +120,8 @@ pub enum AggregateDelivery {
     Scatter,
 }
 
-/// Where the segment size of a packet to a guest is stored. Negotiated when a connection starts.
+/// The slot that stores the segment size of a packet to a guest. Negotiated when a connection
+/// starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meta {

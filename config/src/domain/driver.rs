@@ -19,7 +19,7 @@ pub struct DriverConfig {
     pub vifs: Vec<VifConfig>,
     /// How it accesses the pages that guests grant.
     pub grants: GrantMode,
-    /// The most offloads that it offers to guests. It performs in software those that a NIC lacks.
+    /// All offloads that it may offer to guests. It performs in software those that a NIC lacks.
     pub offloads: Offloads,
     /// log2 of the maximum number of pages of a ring, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,

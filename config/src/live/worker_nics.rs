@@ -28,7 +28,7 @@ impl LiveConfig {
     }
 
     /// Returns a worker with the machine's current NICs. `before` is its domain before the change,
-    /// with the configuration `driver`. The NICs in `added` were added since.
+    /// with the configuration `driver`. The change added the NICs in `added`.
     ///
     /// # Errors
     ///
