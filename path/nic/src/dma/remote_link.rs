@@ -98,7 +98,7 @@ pub struct RemoteLink {
     pub(super) bell: RefCell<Option<Rc<dyn Bell>>>,
     /// Connection number: how often the link was set down.
     pub(super) connection: Cell<u32>,
-    /// Why the NIC is closed, or `None` if it works.
+    /// Reason why the NIC is closed, or `None` if it works.
     pub(super) closed: Cell<Option<DmaError>>,
 }
 

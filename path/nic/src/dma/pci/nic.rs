@@ -33,7 +33,7 @@ pub struct PciNic<D: PciDevice> {
     memory: Area,
     device: D,
     chunks: Chunks,
-    /// Why the NIC is closed, or `None` if it works.
+    /// Reason why the NIC is closed, or `None` if it works.
     closed: Option<CloseReason>,
     /// Whether the driver polls without an interrupt.
     polls: bool,

@@ -12,7 +12,7 @@ pub(super) struct LocalDevice<W> {
     pub(super) table: IoTable,
     pub(super) device: SoftDevice<W>,
     pub(super) dedicated: Vec<ReceiveQueue>,
-    /// Why the NIC is closed, or `None` if it works.
+    /// Reason why the NIC is closed, or `None` if it works.
     pub(super) closed: Option<DmaError>,
 }
 
