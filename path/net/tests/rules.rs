@@ -92,7 +92,7 @@ fn the_first_rule_that_fits_decides() {
         let bytes = to(MAC_A, udp4(9, port));
         assert_eq!(go(&mut bridge, &bytes, WIRE), verdict, "{port}");
     }
-    // The same port number, of TCP.
+    // The rule does not match the same port number of TCP.
     assert_eq!(
         go(&mut bridge, &to(MAC_A, Build::tcp4(&[])), WIRE),
         Verdict::Unicast(A)

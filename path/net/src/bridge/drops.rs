@@ -22,11 +22,11 @@ abi::named_enum! {
         ForgedArp = "forged_arp",
         /// From a guest: neighbour discovery that claims another station's MAC or address.
         ForgedNd = "forged_nd",
-        /// From a guest that is no router: a router advertisement or a redirect.
+        /// From a guest that is not a router: a router advertisement or a redirect.
         ForgedRouter = "forged_router",
         /// From a guest: the IP source is not one of the guest's.
         ForgedAddress = "forged_address",
-        /// From a guest that is no DHCP server: a packet to DHCP clients.
+        /// From a guest that is not a DHCP server: a packet to DHCP clients.
         ForgedDhcp = "forged_dhcp",
         /// From a guest: headers that obscure the frame's type (too many, too long, or invalid).
         Obscure = "obscure",

@@ -73,8 +73,8 @@ impl Bridge {
     }
 
     /// Like [`Bridge::forward_batch`], for small frames from a port that [ignores
-    /// packets](Self::ignores_packets). Frames after the first that have its addresses cost a
-    /// comparison.
+    /// packets](Self::ignores_packets). A frame with the same addresses as the first one costs only
+    /// a comparison.
     pub fn forward_small(
         &mut self,
         frames: &[SmallFrame],

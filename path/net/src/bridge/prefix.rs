@@ -6,7 +6,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     address: Address,
-    /// Ones in the bits that must be equal: the highest bits of the address's width.
+    /// Has ones in the bits that must be equal, which are the highest bits of the address's width.
     mask: u128,
 }
 

@@ -142,7 +142,7 @@ impl Flows {
         memory.load_u64(0) != Ok(LAYOUT)
     }
 
-    /// Releases the memory: no process adopts this table.
+    /// Releases the memory, so that no process adopts this table.
     pub fn give_up(self) {
         if let Some(word) = self.word(0) {
             word.store(0, Ordering::Release);

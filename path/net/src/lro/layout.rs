@@ -65,7 +65,7 @@ pub(super) struct TcpSegment {
     pub(super) flags: u8,
     /// Payload bytes according to the IP header.
     pub(super) payload: usize,
-    /// Why the packet cannot be merged under any rules, if it cannot.
+    /// Reason why no rules permit merging the packet, if none do.
     pub(super) refusal: Option<Reason>,
 }
 

@@ -37,7 +37,7 @@ fn guests_cannot_forge_arp() {
         verdict(&arp_from(MAC_R, MAC_R, [10, 0, 0, 11]), ROUTER),
         forged
     );
-    // The same holds behind tags, and for reverse ARP.
+    // Behind tags and in reverse ARP, the verdicts are the same.
     for ethertype in [[8, 6], [0x80, 0x35]] {
         for tags in [
             &[][..],

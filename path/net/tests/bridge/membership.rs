@@ -136,7 +136,8 @@ fn non_reports_are_flooded() {
                 assert_eq!(go(&mut bridge, &bytes, A, 0), all, "ICMPv6 {kind}");
             }
         }
-        // The same bytes under another protocol, and in a later fragment.
+        // The same bytes under another protocol, or in a later fragment, are not membership
+        // messages.
         for protocol in router {
             let bytes = Build {
                 protocol,

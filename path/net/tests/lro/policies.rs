@@ -315,8 +315,8 @@ fn adaptive_flushes_the_end_of_a_burst() {
     assert!(stream.lro.counters().rate() > 4.0);
 }
 
-/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits after a few vain
-/// attempts.
+/// LR-72: if a sender waits for a delayed acknowledgement, the engine almost never waits after a
+/// few attempts without a further segment.
 #[test]
 fn adaptive_stops_waiting_in_vain() {
     let mut stream = Stream::new(adaptive());
