@@ -83,7 +83,7 @@ fn attack_28_endless_descriptor_loop() {
         raw.send(&words);
         assert_eq!(rig.back.from_guest(10, &mut Vec::new()), Ok(0));
         assert_eq!(raw.rsp_prod(), 10);
-        // The same at the frontend.
+        // The frontend also rejects such a packet.
         let mut rig = Rig::new(sizes());
         let back = rig.raw_rx_back();
         for n in 0..=FATAL_SLOTS {

@@ -251,8 +251,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The same for a consumer that reads only the channel's pending word, as a domain with many peers
-/// does: the channel alone must not lose a notification.
+/// No notification is lost if the consumer reads only the channel's pending word, as a domain with
+/// many peers does.
 #[test]
 fn no_event_is_lost() {
     loom::model(|| {

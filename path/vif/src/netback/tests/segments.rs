@@ -73,7 +73,7 @@ fn a_segment_of_64_kb_is_the_guest_s_without_a_copy() {
     over_each_format(|| {
         let mut rig = rig(true, 40);
         // A frame in one buffer, the longest frame, a frame in one buffer to be segmented, and a
-        // frame that is merely long.
+        // longer frame without segmentation.
         let frames = [(1000, false), (65_481, true), (1900, true), (4000, false)];
         for round in 0..5 {
             let sent = frames.map(|(payload, gso)| (ipv4_tcp(payload, round), gso));

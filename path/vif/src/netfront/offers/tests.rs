@@ -117,7 +117,7 @@ fn a_response_without_its_page_ends_the_interface() {
             let got = rig.front.receive(8, &mut Vec::new());
             assert_eq!(got, Err(Fatal::NotExchanged), "{flags}");
         }
-        // The same in a packet of several buffers.
+        // The result is the same for a packet of several buffers.
         let mut rig = rig();
         let [(one, entry), (two, _)] = [0, 1].map(|n| posted(&rig, n));
         mark(entry, GrantEntry::TRANSFERRED);
