@@ -28,7 +28,8 @@ pub struct Calls {
     number: u32,
 }
 
-/// A table of counted grants, or an exchange. Dropping it releases this domain's part of it.
+/// A table of counted grants, or an exchange. Dropping this value releases this domain's part of
+/// the table or exchange.
 #[derive(Debug)]
 pub struct OwnTable {
     calls: Rc<RefCell<Calls>>,

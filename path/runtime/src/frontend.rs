@@ -43,7 +43,7 @@ pub struct FrontendConnection {
     platform: Rc<dyn Platform>,
     /// This end's state.
     pub state: XenbusState,
-    /// Why the last connection was closed, as text; empty if no connection was closed.
+    /// Reason why the last connection was closed, as text; empty if no connection was closed.
     pub trouble: String,
     /// The last backend.
     backend: Option<DomId>,
