@@ -1,5 +1,5 @@
 //! Packet captures for `grantway capture`: records the first bytes of each frame that enters or
-//! leaves the bridge at a port, and why the frame was dropped, if it was.
+//! leaves the bridge at a port, and the reason if the frame was dropped.
 //!
 //! The driver records only while a client requests it, and bounds the records. Forwarding never
 //! waits for a capture: a frame that exceeds the bounds is counted and not recorded. The client
@@ -66,7 +66,7 @@ struct CapturedFrame {
     len: usize,
     /// The first bytes of the frame.
     data: Vec<u8>,
-    /// Why the frame was dropped, if it was.
+    /// Reason why the frame was dropped, if it was.
     dropped: Option<String>,
 }
 

@@ -147,7 +147,7 @@ impl Reported<'_> {
         }
     }
 
-    /// Adds what the bridge counts for a port: forged frames, rules and flows.
+    /// Adds the bridge's counters of a port: forged frames, rules and flows.
     fn add_tables(
         &self,
         (number, port): (usize, &BridgePort),

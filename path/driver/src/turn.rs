@@ -66,8 +66,8 @@ pub struct Driver<W> {
     nics_wait_until_ns: Option<u64>,
     /// Whether the driver may still have to announce a connected guest.
     may_announce: bool,
-    /// Why a NIC has failed, if one has. The driver then exits, and the next driver domain gets
-    /// another device.
+    /// Reason why a NIC has failed, if one has. The driver then exits, and the next driver domain
+    /// gets another device.
     failure: Option<&'static str>,
     settings: RuntimeSettings,
     waiter: W,

@@ -46,7 +46,7 @@ pub struct GuestDeviceQueue {
     lending: Lending,
     /// Interval of polling without a frame.
     retry_ns: u64,
-    /// Why the guest cannot use the queue, as text.
+    /// Reason why the guest cannot use the queue, as text.
     trouble: String,
 }
 

@@ -55,7 +55,7 @@ pub struct SocketQueue {
     /// Rules by which the kernel denies frames, by number, with their counts. The counts are set
     /// when the queue ends.
     denied: Vec<(u32, Count)>,
-    /// Why the guest cannot use the queue, as text.
+    /// Reason why the guest cannot use the queue, as text.
     trouble: String,
 }
 

@@ -61,7 +61,8 @@ impl<W: Wait> Driver<W> {
         self.switch.ports.nic_mut(wire)?.dedicated(number)
     }
 
-    /// Assigns a dedicated queue of `wire` to `guest`, each a port number and its configuration.
+    /// Assigns a dedicated queue of `wire` to `guest`. Both arguments hold a port number and the
+    /// port's configuration.
     pub(crate) fn add_dedicated(
         &mut self,
         wire: (usize, &NicConfig),

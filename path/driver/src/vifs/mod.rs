@@ -47,7 +47,7 @@ pub struct VifPort {
     pub not_connected: u64,
     /// The egress queue to the guest, with its rate limit.
     pub egress: EgressQueue,
-    /// Why the last connection ended or failed, as text; empty without an error.
+    /// Reason why the last connection ended or failed, as text; empty without an error.
     pub trouble: String,
     conn: ConnId,
     mac: [u8; 6],
