@@ -24,6 +24,6 @@ pub(super) struct PassOutcome {
     pub moved: bool,
     /// Whether the rings need publishing.
     pub touched: bool,
-    /// Why the connection must end, if it must.
+    /// Reason why the connection must end, if it must.
     pub fatal: Option<Fatal>,
 }
