@@ -86,7 +86,7 @@ mod tests {
         assert!(RIGHTS.keep.is_empty() && RIGHTS.user.is_none() && RIGHTS.files.is_none());
     }
 
-    /// Tries the calls under the filter, in a thread that ends afterwards.
+    /// Tries the calls under the filter, in a thread that exits afterwards.
     #[test]
     fn the_process_makes_no_call_of_an_attacker() {
         let attack = || {

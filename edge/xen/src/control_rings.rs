@@ -77,7 +77,7 @@ impl ControlRings {
             of,
             _map: map,
         };
-        // The previous process may have ended after publishing an answer and before notifying the
+        // The previous process may have exited after publishing an answer and before notifying the
         // guest, and no later event would repeat that notification.
         bound.port.notify();
         bound.serve();

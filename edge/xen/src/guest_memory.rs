@@ -47,7 +47,8 @@ impl XenGuestAccess {
         rings.map(map).collect()
     }
 
-    /// Opens queue `number`. Adds everything that ends with the queue to `held`, even on failure.
+    /// Opens queue `number`. Adds everything that must be released with the queue to `held`, even
+    /// on failure.
     fn open_queue(
         &self,
         of: &Connecting,
@@ -76,7 +77,7 @@ impl XenGuestAccess {
             held.chosen = Some((kept.hashing, kept.request));
         }
         place.groups.set((number == 0).then_some(kept.groups));
-        // The previous process may have ended after publishing responses and before notifying the
+        // The previous process may have exited after publishing responses and before notifying the
         // guest.
         place.notifier.ring(NotifiedRings::BOTH);
         let rings = maps.iter().map(Mapped::span);

@@ -1,7 +1,7 @@
 //! Counts of this domain's hypercalls by kind, which Linux makes for requests to its devices, and
 //! of the operations in them.
 //!
-//! One thread counts; others, such as the control socket's, read.
+//! One thread increments the counters; other threads, such as the control socket's, read them.
 
 use runtime::platform::HypercallCount;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -63,7 +63,7 @@ pub struct XenInterface {
     own: XenbusState,
     /// The frontend's state, as last read.
     front: XenbusState,
-    /// Whether the toolstack wants the interface to end.
+    /// Whether the toolstack has requested the end of the interface.
     ending: bool,
     /// Rate limit of reads of its states.
     reads: TokenBucket,

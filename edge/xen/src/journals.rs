@@ -173,7 +173,7 @@ impl Journals {
     }
 
     /// Releases a cell but keeps its contents: the next connection empties it first, and if this
-    /// process is ending, its successor uses them.
+    /// process is exiting, its successor uses them.
     pub fn end(&mut self, cell: usize) {
         if let Some(held) = self.held.get_mut(cell) {
             *held = false;

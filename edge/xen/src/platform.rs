@@ -39,8 +39,8 @@ pub struct Xen {
     pub(crate) window: ForeignWindow,
     /// Window of mapped pages of guests, if they are mapped: [`ACCESSES_MAX`] per queue, as above.
     pub(crate) mapped_pages: Option<ForeignWindow>,
-    /// Control rings of guests. Each connection has one more page for it, behind those of the other
-    /// rings.
+    /// Control rings of guests. Each connection's part of `window` has one more page for its
+    /// control ring, behind the pages of the other rings.
     pub(crate) control_rings: ControlRings,
     /// By connection.
     places: RefCell<Vec<QueueResourceList>>,

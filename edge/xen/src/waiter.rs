@@ -22,8 +22,8 @@ use std::time::Duration;
 
 /// Maximum number of descriptors that one wake-up reports.
 const EVENTS: usize = 64;
-/// Number of turns between two checks of the xenstore under continuous load, when no sleep checks
-/// it.
+/// Number of turns between two checks of the xenstore under continuous load, when the driver never
+/// sleeps and thus never checks it before a sleep.
 const TURNS_PER_CHECK: u32 = 256;
 
 /// Identifiers in the set for descriptors that are not NICs.

@@ -8,7 +8,7 @@ use std::process::{Command, exit};
 use xen::dev::{ForeignWindow, PageRights};
 use xen::program::{PANICKED, end_on_panic};
 
-/// Environment variable that is set in the process that must end.
+/// Environment variable that is set in the process that must exit.
 const ENDS: &str = "GRANTWAY_TEST_ENDS";
 
 /// Maps a page, exhausts the mappings, and unmaps it.

@@ -104,7 +104,7 @@ pub(crate) fn control_ring(front: &mut Front) -> Outcome {
     link.page(TABLE).store_u32(0, 1).map_err(text)?;
     let bad = [table, 1, 0];
     control.expect_answer(kind::SET_HASH_MAPPING, bad, (InvalidParameter, 0))?;
-    // If there are more requests than slots, only the control ring ends.
+    // More requests than slots make the driver close only the control ring.
     control.set_made(control.word(0)?.wrapping_add(SLOTS + 1))?;
     link.post(1);
     if !within(|| Ok(link.rx.rsp_prod() == 1))? {

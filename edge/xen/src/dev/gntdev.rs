@@ -168,7 +168,7 @@ impl CopySegment {
         (own % page + u64::from(self.len)).div_ceil(page)
     }
 
-    /// Returns the result of the copy. It is an error before [`Gntdev::copy`].
+    /// Returns the result of the copy, which is an error until [`Gntdev::copy`] has executed it.
     #[must_use]
     pub fn copied(&self) -> CopyStatus {
         CopyStatus(self.status)

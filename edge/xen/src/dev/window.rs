@@ -106,7 +106,7 @@ impl ForeignWindow {
 /// Access rights of mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRights {
-    /// Read-only, because the other end has granted no more or no more is needed.
+    /// Read-only: the other end has not granted write access, or this end does not need it.
     Read,
     /// Read-write.
     ReadWrite,

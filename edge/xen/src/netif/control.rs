@@ -150,7 +150,7 @@ fn set_table(
 /// the answer overwrites the request in the ring before the guest sees the answer.
 ///
 /// ```text
-///   0  u32 noted   1: what follows is there
+///   0  u32 noted   1: the other fields are valid
 ///   4  u32 index
 ///   8  u32[4]      the request
 /// ```

@@ -6,8 +6,8 @@ use config::domain::Offloads;
 use smallvec::SmallVec;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS_STOCK, RecordError};
 
-/// Stands for the event channel's page in a frontend's record. That page belongs to this domain,
-/// and no grant of a frontend has this reference.
+/// Grant reference that represents the event channel's page in a frontend's record. That page
+/// belongs to this domain, and no grant of a frontend has this reference.
 pub const OWN_PAGE: GrantRef = GrantRef(u32::MAX);
 
 /// Maximum number of queues of an interface.
@@ -106,9 +106,9 @@ pub enum EventPorts {
     Shared(u32),
     /// A channel for each ring (`feature-split-event-channels`).
     Split {
-        /// For packets from the guest.
+        /// Event channel for packets from the guest.
         tx: u32,
-        /// For packets to the guest.
+        /// Event channel for packets to the guest.
         rx: u32,
     },
 }

@@ -3,7 +3,7 @@
 //!
 //! Xen's handshake is that of the data path (`driver::vifs`), with three differences. A stock
 //! frontend changes directly from Initialising to Connected when it has written its rings. The
-//! toolstack takes part: it writes Closing into the *backend's* state and clears `online`. And a
+//! toolstack takes part: it writes Closing into the *backend's* state and clears `online`. A
 //! backend may find an interface in any state, because its predecessor was killed.
 
 use abi::XenbusState;
@@ -23,8 +23,8 @@ pub enum FirstAction {
     Nothing,
 }
 
-/// By the backend's state in the xenstore: the action if the interface is `online`, and the action
-/// otherwise.
+/// Each row has a backend's state in the xenstore, the action if the interface is `online`, and the
+/// action otherwise.
 const FIRST: [(XenbusState, FirstAction, FirstAction); 7] = [
     (S::Unknown, FirstAction::Nothing, FirstAction::Nothing),
     (S::Initialising, FirstAction::Serve, FirstAction::Finish),
@@ -48,8 +48,8 @@ pub fn first(backend: XenbusState, online: bool) -> FirstAction {
     )
 }
 
-/// A frontend's state in the xenstore, the state that the driver sees while it waits for the
-/// frontend, and the state that it sees otherwise.
+/// Each row has a frontend's state in the xenstore, the state that the driver sees while it waits
+/// for the frontend, and the state that it sees otherwise.
 const VISIBLE_STATES: [(XenbusState, XenbusState, XenbusState); 7] = [
     (S::Unknown, S::Unknown, S::Unknown),
     (S::Initialising, S::Initialising, S::Initialising),
@@ -61,7 +61,7 @@ const VISIBLE_STATES: [(XenbusState, XenbusState, XenbusState); 7] = [
 ];
 
 /// Returns a frontend's state as the driver sees it. `own` is the driver's state, `ending` whether
-/// the toolstack wants the interface to end.
+/// the toolstack requests the end of the interface.
 #[must_use]
 pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusState {
     if ending {

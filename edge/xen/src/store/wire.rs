@@ -128,7 +128,7 @@ pub enum PayloadPart<'a> {
 }
 
 /// Iterates over the texts of a payload, each terminated by a zero, which is optional for the last.
-/// Replaces invalid UTF-8 by replacement characters.
+/// Replaces invalid UTF-8 with replacement characters.
 pub fn texts(payload: &[u8]) -> impl Iterator<Item = String> + '_ {
     let ended = payload.strip_suffix(&[0]).unwrap_or(payload);
     let texts = ended.split(|byte| *byte == 0);
