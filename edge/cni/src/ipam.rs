@@ -155,7 +155,7 @@ fn name(program: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Runs a program until it ends or the deadline passes; returns its output and its status.
+/// Runs a program until it exits or the deadline passes; returns its output and its status.
 fn finish(program: &mut Command, input: String) -> io::Result<(Vec<u8>, ExitStatus)> {
     let end = Instant::now() + LIMIT;
     let mut child = program
@@ -183,7 +183,7 @@ fn finish(program: &mut Command, input: String) -> io::Result<(Vec<u8>, ExitStat
     }
 }
 
-/// Waits for a program to end until `end`; returns `None` if it has not ended by then.
+/// Waits until `end` for a program to exit; returns `None` if the program is still running then.
 fn ended_by(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let ended = child.try_wait()?;

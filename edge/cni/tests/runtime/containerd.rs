@@ -163,7 +163,7 @@ fn pods_are_removed_and_added(node: &Node, a: &Pod, b: Pod) {
     assert_eq!((node.guests(), node.leases()), (1, 1));
     let b = Pod::run(node, "b", None).unwrap();
     a.reaches(node, &b);
-    // The runtime's own client calls the plugin itself.
+    // The runtime's client calls the plugin directly.
     let group = format!("{}/alone", node.cgroup());
     let run = [
         "run",

@@ -104,7 +104,7 @@ fn containers_communicate_and_leave_nothing() {
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
     b.call("DEL", &conf).done();
 
-    // Both can be attached again. Then the machine ends while they are attached.
+    // Both can be attached again. Then the machine stops while they are attached.
     for container in [&a, &b] {
         container.call("ADD", &conf).done();
     }

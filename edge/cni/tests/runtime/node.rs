@@ -14,7 +14,7 @@ use testing::wait_until;
 pub(crate) struct Node {
     /// The first process of the namespaces. All processes inside exit with it.
     shell: Child,
-    /// Its process id outside.
+    /// Its process id outside the namespaces.
     pid: String,
     folder: TempDir,
     /// Daemons that were started inside, by the names of their programs.
@@ -203,7 +203,7 @@ impl Drop for Node {
                 eprintln!("{name}: {}", self.read(&format!("{name}.log")));
             }
         }
-        // The first process inside ends when its input ends, and all others end with it.
+        // The first process inside exits when its input ends, and all others exit with it.
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
         for (_, daemon) in &mut self.daemons {
