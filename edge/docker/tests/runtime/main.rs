@@ -1,4 +1,4 @@
-//! The driver as Docker calls it, with a machine.
+//! Calls the driver as Docker does, with a machine.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
