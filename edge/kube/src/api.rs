@@ -106,7 +106,7 @@ pub struct Pod {
     pub uid: String,
     /// Its labels.
     pub labels: Labels,
-    /// Its node; empty: it is not scheduled.
+    /// The name of its node, or empty if it is not scheduled.
     pub node: String,
     /// Its addresses: none if it uses the node's, has none yet, or has ended.
     pub addresses: Vec<IpAddr>,

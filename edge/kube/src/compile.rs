@@ -12,7 +12,7 @@ use crate::rule::{PodRule, PodRules, PolicyDirection};
 use crate::selector::{LabelSelector, Labels};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Limit of prefixes that one policy allows in one direction. Further prefixes are left out.
+/// Limit of prefixes that one policy allows in one direction. Further prefixes are ignored.
 const PREFIXES_MAX: usize = 16_384;
 
 /// The note of a policy that allows egress to selected pods only.
@@ -87,7 +87,7 @@ struct Compiled<'c> {
 #[derive(Debug)]
 pub struct Policies<'c> {
     by_namespace: BTreeMap<&'c str, Vec<Compiled<'c>>>,
-    /// Parts of policies that allow nothing, or less than their text suggests: the policy, and why.
+    /// Policies with a part that allows nothing, or less than its text suggests, and the reasons.
     pub notes: Vec<(&'c ObjectName, String)>,
 }
 
@@ -344,7 +344,7 @@ fn allowing(direction: PolicyDirection, mut allowed: Allowed, node: &Node) -> Op
     add("", None, &everything);
     let of_all = [nodes, everything].concat();
     let mut of_protocol: BTreeMap<Protocol, Vec<AddressBlock>> = BTreeMap::new();
-    // All ports of a protocol precede single ones.
+    // Rules for all ports of a protocol precede rules for single ports.
     for (ports, prefixes) in allowed {
         let PeerPorts::Of(ports) = ports else {
             continue;

@@ -34,7 +34,7 @@ enum Command {
     /// Prints a JSON object per line, with `namespace`, `pod`, `addresses` and `rules`. `grantway
     /// rules GUEST --file FILE` accepts the value of `rules` as a file whose name ends in `.json`.
     /// Pods in the node's network namespace, pods without an address and pods that have ended have
-    /// no line. A part of a policy that is not understood allows nothing, and is a warning.
+    /// no line. An unknown part of a policy allows nothing and causes a warning.
     #[command(after_help = "Examples:\n  \
         kubectl get nodes,namespaces,pods,networkpolicies -A -o json > cluster.json\n  \
         grantway-kube rules --node node-1 --file cluster.json\n  \
@@ -56,7 +56,7 @@ enum Command {
     /// change, and sets the rules of this node's pods through the control socket of the machine.
     /// Rules stay in force while the agent or the API server does not run. The pods are those that
     /// `grantway-cni` attached with `"networkPolicy": true` in the network's file. Runs until it is
-    /// ended.
+    /// stopped.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
     /// names another.
@@ -73,7 +73,7 @@ enum Command {
     /// namespace. Nodes must be in one layer-2 network. The routes have the protocol 71 (`ip route
     /// show proto 71`); those of nodes that no longer exist are removed, and no other route is
     /// changed. Routes stay in force while the program or the API server does not run. Needs the
-    /// capability CAP_NET_ADMIN and the program `ip`. Runs until it is ended.
+    /// capability CAP_NET_ADMIN and the program `ip`. Runs until it is stopped.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
     /// names another.
@@ -192,7 +192,7 @@ fn rules(node_name: &str, file: Option<&Path>) -> anyhow::Result<()> {
     print(&cluster, node_name).map_err(|error| error.context(from.into_owned()))
 }
 
-/// Reads to the end. Returns `None` if the text exceeds the limit.
+/// Reads all of `from`. Returns `None` if the text exceeds the limit.
 fn limited(from: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut text = Vec::new();
     from.take(LIST_BYTES_MAX + 1).read_to_end(&mut text)?;

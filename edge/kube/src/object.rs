@@ -77,7 +77,7 @@ pub enum Object {
     Policy(PodPolicy),
 }
 
-/// Returns name and contents of an object of this kind.
+/// Returns the name and the contents of an object of this kind.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ pub struct PodPolicy {
     pub ingress: Option<Vec<PolicyRule>>,
     /// Allowed traffic from these pods. `None` has the same meaning as for `ingress`.
     pub egress: Option<Vec<PolicyRule>>,
-    /// Unknown parts, a sentence each.
+    /// Descriptions of unknown parts, one sentence each.
     pub notes: Vec<String>,
 }
 

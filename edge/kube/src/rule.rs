@@ -1,4 +1,4 @@
-//! Firewall rules of a pod's interface, as the control socket takes them.
+//! Firewall rules of a pod's interface, as the control socket accepts them.
 
 use crate::policy::PolicyPort;
 use crate::prefix::AddressBlock;
@@ -115,7 +115,7 @@ impl PodRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRules {
     rules: Vec<PodRule>,
-    /// The number of rules that exceed the limit and are left out: their traffic is denied.
+    /// The number of rules beyond the limit, which are omitted: their traffic is denied.
     pub left_out: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Follows all objects of a kind: lists them, then watches for changes.
 //!
-//! A watch continues after the last known version of the kind. If the server no longer has that
-//! version (status 410), or answers anything unexpected, the objects are listed again.
+//! A watch reports the changes after the last known version of the kind. If the server no longer
+//! has that version (status 410), or answers anything unexpected, the objects are listed again.
 
 use crate::api::ObjectName;
 use crate::object::{Kind, Object, decoded, named};
@@ -236,7 +236,7 @@ impl Follower<'_> {
                 Some(_) if line.len() as u64 == EVENT_BYTES_MAX => {
                     return Err(WatchEnd::Answer("an event exceeds 16 MiB".into()));
                 }
-                // The server ended within an event, which the next watch repeats.
+                // The connection ended within an event, which the next watch repeats.
                 Some(_) => return Ok(()),
             }
             let event = serde_json::from_slice(&line);
@@ -297,7 +297,7 @@ struct ApiEvent {
     object: Value,
 }
 
-/// Returns the body of an answer that is no error.
+/// Returns the body of an answer that is not an error.
 fn accepted<R: Read>(status: u16, body: HttpBody<R>) -> Result<HttpBody<R>, WatchEnd> {
     if status == 200 {
         return Ok(body);

@@ -1,4 +1,4 @@
-//! The program on the output of `kubectl get`, and on other input.
+//! Runs the program on the output of `kubectl get` and on other input.
 
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};

@@ -1,5 +1,5 @@
-//! Policies against an evaluator that reads them as the documentation of the API describes them,
-//! for every pair of nine pods in three namespaces.
+//! Compares compiled policies with an evaluator that follows the documentation of the API, for
+//! every pair of nine pods in three namespaces.
 
 mod cases;
 mod oracle;

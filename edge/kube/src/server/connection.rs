@@ -16,9 +16,9 @@ const PROBES: u32 = 3;
 /// The deadlines of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Longest time without a byte.
+    /// Maximum time between two received bytes.
     pub(crate) silence: Duration,
-    /// Longest time of the whole request.
+    /// Maximum duration of the whole request.
     pub(crate) whole: Duration,
 }
 

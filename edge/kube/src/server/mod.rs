@@ -87,7 +87,7 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is no kubeconfig, or needs a plugin.
+    /// Returns an error if the file cannot be read, is not a kubeconfig, or needs a plugin.
     pub fn of_kubeconfig(path: &Path) -> Result<Self, String> {
         let text = read_file(path).map_err(|error| error.to_string());
         let text = text.and_then(|text| String::from_utf8(text).map_err(|e| e.to_string()));

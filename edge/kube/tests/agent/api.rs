@@ -112,7 +112,7 @@ impl Api {
                 drop(state);
                 let its = Arc::clone(&its);
                 thread::spawn(move || {
-                    // A client that disconnects is no error.
+                    // A client that disconnects does not cause an error.
                     let _ = its.serve(socket);
                     let _ = end.shutdown(Shutdown::Both);
                 });

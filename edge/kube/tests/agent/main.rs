@@ -1,4 +1,4 @@
-//! The agent with a fake API server, and a fake or a real machine.
+//! Tests the agent with a fake API server, and a fake or a real machine.
 
 mod api;
 mod faults;

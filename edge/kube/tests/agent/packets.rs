@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use testing::{Tied, default_signals, require, wait_until};
 
-/// The address of the Node's object, which no packet between the node and its pods has.
+/// The address in the Node object. No packet between the node and its pods has this address.
 const NODE_ADDRESS: &str = "192.0.2.1";
 /// The addresses of the machine's NIC, from which the node sends to its pods.
 const GATEWAYS: [&str; 2] = ["10.244.1.1/24", "fd00:244:1::1/64"];

@@ -105,7 +105,7 @@ fn routes_follow_the_nodes() {
     host.await_routes(&[of_2, of_3, of_4, of_2_v6]);
     api.remove(NODES, "node-2");
     host.await_routes(&[of_3, of_4]);
-    // Routes stay after the program has ended. The next program removes those of a node that has
+    // Routes stay after the program has exited. The next program removes those of a node that has
     // left in the meantime.
     drop(program);
     host.await_routes(&[of_3, of_4]);
