@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, accept_with};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Nanoseconds between two reads of the sockets while the shim is awake. Each read is a system
-/// call, and a front end waits milliseconds for other reasons.
+/// call, and a front end tolerates this delay, because its other steps also take milliseconds.
 const READ_NS: u64 = 1_000_000;
 /// Maximum number of connections that one call accepts.
 const ACCEPTS_MAX: usize = 16;
@@ -200,7 +200,8 @@ impl<S: System> VhostBackend<S> {
     }
 
     /// Records that the shim has woken. If frames have passed, they are the likely cause; otherwise
-    /// the shim soon reads its sockets. An unread socket wakes the shim again immediately.
+    /// the shim soon reads its sockets. If a socket was the cause, its unread data wakes the shim
+    /// again immediately.
     pub(crate) fn record_wake(&mut self) {
         if !std::mem::take(&mut self.moved) {
             self.read_soon();

@@ -159,7 +159,7 @@ impl VmmConnection {
                     .add(region(message, TABLE_HEADER)?, file.as_fd(), system)?;
                 self.refresh();
             }
-            // QEMU repeats the region's descriptor.
+            // QEMU sends the region's descriptor again, which is not needed.
             VhostRequest::RemMemReg => {
                 self.memory.remove(&region(message, TABLE_HEADER)?, system);
                 self.refresh();
@@ -182,8 +182,8 @@ impl VmmConnection {
             VhostRequest::GetConfig => return self.get_config(message),
             // The machine's configuration determines the driver's MAC.
             VhostRequest::SetConfig => {}
-            // Chains are returned in order, so nothing is in flight after a restart. An empty
-            // buffer reports this to QEMU.
+            // Chains are returned in order, so nothing is in flight after a restart. A buffer of
+            // zeros reports this to QEMU.
             VhostRequest::GetInflightFd => {
                 return Ok(RequestOutcome::With(vec![0; message.payload().len()]));
             }

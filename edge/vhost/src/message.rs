@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Bytes of the longest payload: a configuration space, or a memory table.
 pub(crate) const PAYLOAD_MAX: usize = 512;
-/// Maximum number of descriptors of one message. A memory table has the most.
+/// Maximum number of descriptors of one message. A memory table has this number.
 pub(crate) const FDS_MAX: usize = 8;
 
 /// Bits of the flags that hold the version.

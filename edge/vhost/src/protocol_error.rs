@@ -57,12 +57,12 @@ pub enum ProtocolError {
         /// Its length.
         bytes: u64,
     },
-    /// More regions, or more bytes, than may be mapped.
+    /// The regions exceed the maximum number, or the maximum number of bytes.
     #[error("more memory than {regions} regions and {bytes:#x} bytes")]
     Memory {
-        /// Regions that may be mapped.
+        /// Maximum number of mapped regions.
         regions: usize,
-        /// Bytes that may be mapped.
+        /// Maximum number of mapped bytes.
         bytes: u64,
     },
     /// The system did not map a region.

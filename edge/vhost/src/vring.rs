@@ -54,7 +54,7 @@ impl Vring {
         }
     }
 
-    /// Returns whether the ring lacks only memory.
+    /// Returns whether the ring cannot run only because its memory is not mapped.
     pub(crate) fn is_lost(&self, memory: &VmMemory) -> bool {
         let is_set_up = self.kick.is_some() && self.addresses.is_some();
         is_set_up

@@ -20,7 +20,8 @@ pub(super) struct FromVm {
     pub(super) short_chains: Vec<ShortChain>,
     /// Whether the last run ended because it lacked buffers.
     pub(super) starved: bool,
-    /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
+    /// Whether the last run on the fast path stopped at a frame that only [`FromVm::run`] can
+    /// handle.
     pub(super) has_other: bool,
     /// Whether that run moved no frame. If so, the next run begins with a single chain.
     pub(super) in_vain: bool,
