@@ -98,7 +98,7 @@ fn run(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a thread. The process exits when the thread ends.
+/// Starts a thread. The process exits when the thread exits.
 fn thread(run: impl FnOnce() -> Result<Infallible, StartError> + Send + 'static) {
     std::thread::spawn(move || {
         let Err(error) = run();
