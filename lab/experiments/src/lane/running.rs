@@ -36,7 +36,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A running machine.
 #[derive(Debug)]
 pub struct Running {
-    // This field is dropped before the instance, whose drop shuts it down in order.
+    // This field is dropped before the instance, whose drop shuts it down cleanly.
     _kill_on_interrupt: KillOnInterrupt,
     instance: Instance,
     // This field is dropped after the instance, when no process writes to the log any longer.
@@ -339,8 +339,8 @@ impl Running {
     }
 }
 
-/// Kills the core on drop if the user has interrupted the run, because an orderly shutdown of
-/// hundreds of guests takes seconds.
+/// Kills the core on drop if the user has interrupted the run, because a clean shutdown of hundreds
+/// of guests takes seconds.
 #[derive(Debug)]
 struct KillOnInterrupt(i32);
 

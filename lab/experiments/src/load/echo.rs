@@ -14,7 +14,7 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
     std::thread::Builder::new().spawn(move || {
         for stream in listener.incoming().flatten() {
             let state = Arc::clone(&state);
-            // The thread ends with its connection.
+            // The thread exits when its connection ends.
             let _detached = std::thread::spawn(move || serve(stream, size, &state));
         }
     })?;

@@ -1,5 +1,5 @@
-//! Code shared by studies whose plans have a separate form: parsing, a lane for each column, and
-//! rounds.
+//! Code shared by studies whose plan files have a separate format: parsing, a lane for each column,
+//! and rounds.
 
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
@@ -8,7 +8,7 @@ use crate::runner::Samples;
 use figures::{Failure, interrupt};
 use serde::de::DeserializeOwned;
 
-/// A plan with a separate form.
+/// A plan whose file has a separate format.
 pub(super) trait LanePlan: DeserializeOwned {
     /// Returns its rounds, and those of a short run.
     fn rounds(&mut self) -> (&mut Rounds, Rounds);

@@ -80,7 +80,7 @@ enum Disturbance {
     Nothing,
     /// One guest is detached and attached again.
     Attach,
-    /// The same number of processes is started.
+    /// As many processes are started as an attach starts.
     Spawn,
 }
 

@@ -207,7 +207,8 @@ mod tests {
                 samples.add(&config, round, &BTreeMap::from(figures));
             }
         };
-        // In the last round, hardly more acknowledgements had no cost.
+        // In the last round, the configuration sent only slightly more acknowledgements, at no
+        // additional cost.
         let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
         add("guest1-clean-quick-ack", "4", once);
         // The keys are in a different order than those of the first column, which also lacks one

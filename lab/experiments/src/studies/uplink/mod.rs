@@ -1,8 +1,8 @@
 //! The plan `uplink`: connections of a machine to the host's network, compared with the kernel
 //! alone.
 //!
-//! Nothing is pinned, and processes are not distinguished. The cost of a load is all CPU time of
-//! the system that was not idle while it ran.
+//! Nothing is pinned, and processes are not distinguished. The cost of a load is the CPU time
+//! during which the whole system was not idle while the load ran.
 
 mod ends;
 
