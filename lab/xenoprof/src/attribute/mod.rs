@@ -24,7 +24,7 @@ pub struct DomainProfile {
     pub samples: u64,
     /// Samples whose stack has a function of user code.
     pub in_user: u64,
-    /// Those of them whose stack reaches `main` or the start of a thread.
+    /// Samples in `in_user` whose stack reaches `main` or the start of a thread.
     pub whole: u64,
     /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(whole(&session), [(100, 0), (0, 0), (0, 0)]);
         session.frames[0].symbol = "main".to_owned();
         assert_eq!(whole(&session), [(100, 100), (0, 0), (0, 0)]);
-        // A kernel function of that name is no origin.
+        // A kernel function of that name is not an origin.
         session.modules[0].space = Space::Kernel;
         assert_eq!(whole(&session)[0], (0, 0));
     }

@@ -37,7 +37,7 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
     let root_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::open(format!("/proc/{pid}/root"), root_flags, Mode::empty()) {
         Ok(root) => open_below(root, path, flags),
-        // The process has ended, or belongs to another user.
+        // The process has exited, or belongs to another user.
         Err(_) => open(path, flags),
     }
 }

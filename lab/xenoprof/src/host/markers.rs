@@ -29,7 +29,7 @@ pub(super) struct Change {
 /// The replacement of a domain's process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restarted {
-    /// The process that ended.
+    /// The process that exited.
     before: u32,
     /// Time at which the new process was seen first.
     pub(super) seen_ns: u64,

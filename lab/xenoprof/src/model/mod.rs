@@ -394,7 +394,7 @@ pub struct Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MarkerKind {
-    /// The domain's process ended, and another one took its place.
+    /// The domain's process exited, and another one replaced it.
     Restart,
     /// Domains of the monitor's machine granted pages, or their grants were revoked.
     Grants,

@@ -38,7 +38,7 @@ pub struct Resolver {
     exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
-    /// Nanoseconds without sampling by CPU, and the start of those still in progress.
+    /// By CPU: the nanoseconds without sampling, and the start of such an interval in progress.
     throttled: BTreeMap<u32, (u64, Option<u64>)>,
 }
 

@@ -272,7 +272,7 @@ impl Headers<'_> {
         let sections = self.sections.chunks_exact(SECTION_BYTES);
         let mut notes = sections.filter(|entry| word(entry, 4) == Some(NOTES));
         notes.find_map(|entry| {
-            // Notes are aligned to 4 bytes, or to 8 in a section that says so.
+            // Notes are aligned to 4 bytes, or to 8 in a section with this alignment.
             let align = number(entry, 48)?.clamp(4, 8);
             let (notes, _) = self.image.content(entry, LINK_MAX)?;
             build_id(&notes, align as usize)

@@ -15,9 +15,9 @@
 //! | [`saved`] | saved symbols of a passive domain |
 //! | [`merge`] | merges the results into one session |
 //!
-//! **Trust.** The initiator samples every process and trusts no participant. It keeps every sample
-//! itself. A participant receives copies of its processes' samples, and sends *names* for addresses
-//! in them. If it dies, hangs, lies or floods, only these names are lost: the initiator then
+//! **Trust.** The initiator samples every process and trusts no participant. It keeps every sample.
+//! A participant receives only copies of its processes' samples, and sends *names* for addresses in
+//! them. If it dies, hangs, lies or floods, only these names are lost: the initiator then
 //! attributes its samples, and the report states this. A participant that is not root receives only
 //! samples of its user's processes, without kernel addresses.
 

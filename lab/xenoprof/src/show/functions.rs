@@ -208,7 +208,7 @@ mod tests {
             has_row(&text, &["tcp_v4_rcv", "[kernel]", "40.0"]),
             "{text}"
         );
-        // The recursive call is no caller.
+        // A function that calls itself is not listed as its caller.
         assert!(
             has_row(&text, &["from", "tun_get_user", "[kernel]", "40.0"]),
             "{text}"
