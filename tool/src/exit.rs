@@ -5,16 +5,16 @@ use std::process::ExitStatus;
 
 /// The exit status if the program itself fails, as `env` and `timeout` use it.
 pub const OWN_FAILURE: u8 = 125;
-/// The exit status of a command that a signal has ended is this plus the signal's number.
+/// Added to the signal's number for the exit status of a command that a signal has killed.
 const BY_SIGNAL: u8 = 128;
 
-/// Returns the exit status of a command that this signal has ended.
+/// Returns the exit status of a command that this signal has killed.
 #[must_use]
 pub fn by_signal(signal: i32) -> u8 {
     u8::try_from(signal).map_or(OWN_FAILURE, |signal| BY_SIGNAL.saturating_add(signal))
 }
 
-/// Returns the exit status of a command that ended with this status of wait(2).
+/// Returns the exit status of a command that exited with this status of wait(2).
 #[must_use]
 pub fn status(ended: ExitStatus) -> u8 {
     let code = ended.code().and_then(|code| u8::try_from(code).ok());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 static HANDLER: Once = Once::new();
 
-/// From now on, turns SIGINT, SIGTERM and SIGHUP into [`Failure::Interrupted`]. SIGTERM works even
-/// if a shell runs this program in the background with SIGINT ignored.
+/// Converts later SIGINT, SIGTERM and SIGHUP signals to [`Failure::Interrupted`]. SIGTERM works
+/// even if a shell runs this program in the background with SIGINT ignored.
 pub fn watch() {
     HANDLER.call_once(|| {
         if let Err(error) = ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed)) {
