@@ -47,7 +47,7 @@ impl AclEntries {
         ]))
     }
 
-    /// Gives these permissions to the groups, and to the users who were members of them.
+    /// Gives these permissions to the groups, and to the members that `access` lists for them.
     fn allow(&mut self, access: &Access, permissions: u16) {
         for group in [&access.look, &access.change].into_iter().flatten() {
             self.0.insert((GROUP, group.id), permissions);

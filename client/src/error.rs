@@ -63,7 +63,7 @@ pub enum Error {
         /// Whether this system can run no machine at all.
         cannot_run_here: bool,
     },
-    /// The monitor ended before it was ready.
+    /// The monitor exited before it was ready.
     #[error("the monitor ended before it was ready ({how}); its log is {log}{last}")]
     Died {
         /// Its exit status or signal, as text.
@@ -86,7 +86,7 @@ pub enum Error {
     /// The monitor or a domain rejected a request.
     #[error("{0}")]
     Refused(String),
-    /// The machine has ended, but the record of its attached guests could not be removed.
+    /// The machine has stopped, but the record of its attached guests could not be removed.
     #[error("the machine has ended, but {0}")]
     NotForgotten(String),
     /// An invalid answer.

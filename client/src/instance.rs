@@ -168,7 +168,7 @@ impl Instance {
             .arg(&metrics)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A terminal's Ctrl-C must not reach it, because this process ends it in order.
+            // A terminal's Ctrl-C must not reach it, because this process shuts it down.
             .process_group(0);
         if options.leaves {
             command
@@ -179,7 +179,7 @@ impl Instance {
             command.arg("--metrics-port").arg(port.to_string());
         }
         if !options.detach {
-            // With this option, the machine ends when this process exits for any reason.
+            // With this option, the machine stops when this process exits for any reason.
             command.arg("--with-reader");
         }
         let child = command.spawn();
@@ -470,7 +470,7 @@ impl Starting {
         let text = serde_json::to_vec(machine).map_err(|e| Error::Nonsense(e.to_string()))?;
         if let Some(mut stdin) = child.stdin.take() {
             // A separate thread writes, because a large machine does not fit the pipe. If the
-            // monitor ends early, the other pipe reports it with the reason.
+            // monitor exits early, the other pipe reports it with the reason.
             std::thread::spawn(move || stdin.write_all(&text));
         }
         let mut line = Vec::new();

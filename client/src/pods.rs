@@ -46,7 +46,7 @@ pub fn remove(folder: &Path, guest: &str) -> io::Result<()> {
 }
 
 /// Returns all records, by guest. `known` returns records that were read before: a record never
-/// changes. Files that are no records are ignored.
+/// changes. Files that are not records are ignored.
 ///
 /// # Errors
 ///

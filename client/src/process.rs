@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Waits until a child has ended; returns false if that takes too long.
+/// Waits until a child has exited; returns false if that takes too long.
 pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {
     let start = Instant::now();
     loop {

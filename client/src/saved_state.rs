@@ -21,7 +21,7 @@ pub(crate) fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.state"))
 }
 
-/// Returns the state that a machine has left in its folder, if the machine has not ended in order.
+/// Returns the state that a machine has left in its folder, if the machine did not stop cleanly.
 /// The text is for the next machine. The caller must hold the folder's lock, so that no other
 /// process removes the file.
 ///

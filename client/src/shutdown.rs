@@ -1,4 +1,4 @@
-//! Ends a machine: in order, in order but with its guests recorded for a restart, or abruptly.
+//! Stops a machine: cleanly, cleanly with its guests recorded for the next start, or by force.
 
 use crate::control::ask;
 use crate::process::{children, has_exited, wait_child, wait_until};
@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Time limit of an orderly end.
+/// Time limit of a clean shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the processes of a machine to exit after its core.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ impl Instance {
     /// # Errors
     ///
     /// Returns an error if the monitor does not answer. In this case the monitor is killed if this
-    /// value has started it. Returns [`Error::NotForgotten`] if the machine has ended, but the
+    /// value has started it. Returns [`Error::NotForgotten`] if the machine has stopped, but the
     /// record of its attached guests could not be removed.
     pub fn down(mut self) -> Result<(), Error> {
         self.end(SHUTDOWN_TIMEOUT)
@@ -41,7 +41,7 @@ impl Instance {
         let Some(mut child) = self.child.take() else {
             return Ok(());
         };
-        // The machine may have ended already.
+        // The machine may have stopped already.
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let in_time = wait_child(&mut child, SHUTDOWN_TIMEOUT);
         if !in_time {
@@ -109,7 +109,7 @@ impl Instance {
         Ok(u32::try_from(core.pid()).ok().filter(|pid| *pid > 0))
     }
 
-    /// Returns the monitor's exit status. Returns `None` if the monitor has not ended, or outlives
+    /// Returns the monitor's exit status. Returns `None` if the monitor has not exited, or outlives
     /// this value.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child
@@ -163,7 +163,7 @@ impl Instance {
         };
         self.child = None;
         match asked {
-            // The monitor was already ending by itself.
+            // The monitor was already exiting by itself.
             Err(Error::Io { .. }) if ended => Ok(()),
             Err(e) => Err(e),
             Ok(Ended {
