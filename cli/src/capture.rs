@@ -250,7 +250,7 @@ fn run(
     let mut captured = Captured::default();
     let outcome = loop {
         let is_over = end_at.is_some_and(|at| Instant::now() >= at);
-        // A signal is no error, because Ctrl-C is the usual way to end a capture.
+        // A signal is not an error, because Ctrl-C is the usual way to end a capture.
         let stop = interrupt::sleep(REQUEST_INTERVAL).is_err() || is_over;
         let mut frames = Vec::new();
         for driver in drivers {

@@ -49,13 +49,13 @@ impl Service {
                 let text = in_a_line(&status);
                 notify(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
             }
-            // The machine is already ending, which the caller detects next.
+            // The machine is already stopping, which the caller detects next.
             Err(Error::Io { .. }) => {}
             Err(error) => output::warn(&format!("the machine does not answer: {error}")),
         }
     }
 
-    /// Reports that the machine is ending.
+    /// Reports that the machine is stopping.
     pub(crate) fn stopping(&self) {
         notify(&[NotifyState::Stopping]);
     }

@@ -172,7 +172,7 @@ fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client:
     })
 }
 
-/// Waits until the machine ends or a signal requests its end.
+/// Waits until the machine stops or a signal requests its shutdown.
 fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
     let mut service = Service::ready(&instance);
     let asked = loop {
@@ -183,7 +183,7 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
         service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
-            // Another process has ended the machine with `grantway down`.
+            // Another process has stopped the machine with `grantway down`.
             Some(status) if status.success() => return Ok(()),
             Some(status) => anyhow::bail!(
                 "{} has ended unexpectedly ({status}); its log is {}",

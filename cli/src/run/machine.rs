@@ -33,7 +33,7 @@ enum Ownership {
     Own(Option<File>),
     /// A machine that was already running.
     Shared {
-        /// The core's process, which exits when the machine ends.
+        /// The core's process, which exits when the machine stops.
         core: OwnedFd,
         /// The command's name as a guest.
         guest: String,
@@ -142,7 +142,7 @@ impl CommandMachine {
         folder.map(Path::to_owned)
     }
 
-    /// Returns a description of the machine's end, if the machine ended before the command.
+    /// Returns the reason of the machine's stop if the machine stopped before the command exited.
     pub(super) fn ended(&mut self) -> Option<String> {
         let instance = self.instance.as_mut()?;
         let how = match &self.ownership {

@@ -21,7 +21,7 @@
 //! the machine stay in the caller's process group, so a terminal's signals reach the command
 //! directly. `grantway run` forwards only signals from other senders. When `grantway run` exits for
 //! any reason, the kernel kills the first process and with it every process of its namespace. The
-//! machine ends because the pipe to it breaks. A machine that was already running continues: it
+//! machine stops because the pipe to it breaks. A machine that was already running continues: it
 //! detects that the command's network namespace no longer exists, and detaches the command.
 
 mod args;

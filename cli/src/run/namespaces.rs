@@ -225,7 +225,8 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     exec_inside(again, outside, supervisor, None)
 }
 
-/// Executes this program again as the process inside. Returns only on failure, with the reason.
+/// Executes this program again as the process inside the namespaces. Returns only on failure, with
+/// the reason.
 fn exec_inside(
     mut again: Command,
     outside: Outside,

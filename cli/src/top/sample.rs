@@ -104,8 +104,8 @@ impl RowCounters {
     }
 }
 
-/// A domain's name and process id. The two identify a run, because a restarted domain counts from
-/// zero.
+/// A domain's name and process id. They identify one run of the domain, because a restarted domain
+/// counts from zero.
 type DomainRun = (String, i32);
 
 /// The counters of each row, by the run of the domain that reports them.

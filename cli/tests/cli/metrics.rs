@@ -19,7 +19,7 @@ pub(crate) fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
 }
 
-/// Returns the names in a text that look like names of metrics.
+/// Returns the names in a text that have the form of metric names.
 fn names(text: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))

@@ -355,7 +355,7 @@ fn a_guest_returns_once() {
     let alone: Value = serde_json::from_str(&good).unwrap();
     assert_eq!(both["guests"][0], alone["guests"][0]);
     assert_eq!(both["guests"].as_array().unwrap().len(), 2);
-    // Although the machine has ended, `down` removes its state.
+    // Although the machine has stopped, `down` removes its state.
     kill_core(&place, running);
     assert!(place.has(STATE));
     let down = place.run(&["down"]);

@@ -53,7 +53,7 @@ fn streams_between_guests_spread_over_workers() {
         .map(|n| counter("from", &name(n, "bytes")))
         .sum();
     assert!(sent > 1_000_000, "{sent}");
-    // The sender ends when its data is acknowledged. The receiver may read the data later.
+    // The sender exits when its data is acknowledged. The receiver may read the data later.
     wait(|| {
         let taken = counter("to", &name(0, "bytes"));
         println!("{taken} bytes of {sent}");

@@ -43,7 +43,8 @@ fn request(machine: &Machine, name: &str, place: usize) -> String {
     format!("{}\n", json!({ "op": "attach", "guest": guest }))
 }
 
-/// Waits until the machine uses no more resources than before, with one guest in the first place.
+/// Waits until the machine has only the guest `c0` again, and uses no more resources than in
+/// `before`.
 fn wait_until_as_before(machine: &Machine, before: &ResourceUsage) {
     wait_until("some resources are still in use", || {
         domains(machine) == ["driver", "c0"] && before.covers_now(machine)

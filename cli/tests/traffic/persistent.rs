@@ -1,4 +1,4 @@
-//! Persistent interfaces, which remain after the machine ends.
+//! Persistent interfaces, which remain after the machine stops.
 
 use crate::attach::{has_interface, loses_interface, reaches};
 use crate::machine::{Machine, text};
@@ -97,7 +97,7 @@ fn persistent_interfaces_outlive_the_machine() {
     }
     machine.ask(&["detach", "a0"]);
     loses_interface(&machine, 0);
-    // An orderly shutdown removes the remaining persistent interface.
+    // A clean shutdown removes the remaining persistent interface.
     machine.end();
 }
 
@@ -119,7 +119,7 @@ fn a_shutdown_by_a_signal_leaves_nothing_behind() {
         (0..3).for_each(|place| loses_interface(&machine, place));
         machine.start_again();
     }
-    // The `grantway up` of the machine is killed, which is not an orderly shutdown.
+    // The `grantway up` of the machine is killed, which is not a clean shutdown.
     let before = link(&machine, 0);
     signal(machine.up.id().into(), "-KILL");
     machine.has_died();
@@ -145,7 +145,7 @@ fn a_new_netd_closes_the_previous_descriptors() {
     assert!(has_interface(&machine, 0), "an open interface was removed");
     signal(stopped, "-KILL");
     loses_interface(&machine, 0);
-    // An orderly end of the machine removes the interface, too.
+    // A clean shutdown of the machine removes the interface, too.
     let stopped = stop();
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));

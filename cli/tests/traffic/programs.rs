@@ -272,7 +272,7 @@ fn files_arrive_while_pages_are_recycled() {
 }
 
 /// Pages are exchanged together with their frames. Every byte arrives, no domain owns more pages
-/// than before, and no domain gets the pages of a guest that ends.
+/// than before, and no domain gets the pages of a guest that exits.
 #[test]
 fn files_arrive_in_exchanged_pages() {
     const PAGES: u64 = 128;
@@ -442,7 +442,7 @@ fn only_frames_of_the_mtu_are_on_the_wire() {
 }
 
 /// Returns the lengths of the first TCP packets that `tcpdump` captures on an interface during
-/// `work`. Waits until more than `full` of them are full frames.
+/// `work`. Waits until more than `full` of these packets are full frames.
 pub(crate) fn lengths_of(
     machine: &Machine,
     (place, interface): (usize, &str),

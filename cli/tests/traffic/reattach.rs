@@ -138,7 +138,7 @@ fn namespaces_are_attached_again_with_their_streams() {
     check_stop_and_start(machine, &macs);
 }
 
-/// After an orderly stop of the service, guests are also reattached.
+/// After a clean stop of the service, guests are also reattached.
 fn check_stop_and_start(mut machine: Machine, macs: &[String]) {
     let stopped = Command::new("kill")
         .args(["-TERM", &machine.up.id().to_string()])

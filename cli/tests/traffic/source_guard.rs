@@ -80,7 +80,7 @@ fn is_guarded(machine: &Machine) {
         )
     };
     let frames = [
-        // This frame looks as if it were from a macvlan.
+        // This frame resembles a frame from a macvlan.
         format!("{BROADCAST_MAC}02000000070788b5{}", "00".repeat(46)),
         arp(GATEWAY),
         arp(IPV4[WEB]),
@@ -130,7 +130,8 @@ fn is_guarded(machine: &Machine) {
         wait_until("the log does not report it", || log().contains(said));
         assert_eq!(log().matches(said).count(), 1, "{said}");
     }
-    // The same from a router, a server of DHCPv6, and a station with another's MAC.
+    // A router, a DHCPv6 server, and a station with another station's MAC cannot send such frames
+    // either.
     let args = ["-c", FORGER, NAMES[DB], IPV4[DB], IPV4[WEB]];
     let run = machine.run(DB, "python3", &args);
     assert!(run.status.success(), "{run:?}");
