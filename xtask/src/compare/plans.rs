@@ -52,7 +52,7 @@ pub(super) struct Bench {
 /// Purpose of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The cell is judged.
+    /// The cell determines the result of the comparison.
     Key,
     /// The cell is only printed.
     Shown,

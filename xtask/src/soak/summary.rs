@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Limit of the probe's median outage after a kill of a domain, milliseconds.
 const MEDIAN_OUTAGE_MAX_MS: f64 = 12.0;
-/// Limit of the median ratio of the probe's longest silence after a helper was killed to its
+/// Limit of the median of a ratio: the probe's longest silence after a kill of a helper ÷ its
 /// longest silence without kills.
 const MEDIAN_SILENCE_RATIO_MAX: f64 = 2.0;
 /// Limits of a virtual machine's median outage, milliseconds, by the killed process. The outage
