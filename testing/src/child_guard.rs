@@ -1,4 +1,4 @@
-//! Processes that end with the test program, even if it is killed.
+//! Processes that exit with the test program, even if it is killed.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -17,10 +17,10 @@ while read -r sign pid; do
 done
 for pid in $pids; do kill -9 \"$pid\"; done";
 
-/// The keeper's input; the kernel closes it when this process ends.
+/// The keeper's input; the kernel closes it when this process exits.
 static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// A process that is killed when this process ends for any reason, unless this value has been
+/// A process that is killed when this process exits for any reason, unless this value has been
 /// dropped before.
 #[derive(Debug)]
 pub struct Tied(u32);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Bytes of the Ethernet, IP and UDP headers in front of a datagram's data.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// Sets a flag when dropped, so that threads of a scope that poll the flag also end if the test
+/// Sets a flag when dropped, so that threads of a scope that poll the flag also exit if the test
 /// panics.
 #[derive(Debug)]
 pub struct Stops<'a>(pub &'a AtomicBool);
@@ -47,7 +47,7 @@ pub fn flood(
         });
         let all = scope.spawn(|| {
             let mut datagram = vec![0; bytes];
-            // Datagrams that were in flight when the sender ended also count.
+            // Datagrams that were in flight when the sender stopped also count.
             loop {
                 match receiver.recv(&mut datagram) {
                     Ok(bytes) => got.fetch_add((bytes + HEADERS) as u64, Ordering::Relaxed),

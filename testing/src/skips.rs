@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Runs that test in a folder that looks like cargo's; returns its output and the list.
+    /// Runs that test in a folder that resembles cargo's; returns its output and the list.
     fn run(role: &str, require: &str) -> (Output, String) {
         let target = tempfile::tempdir().unwrap();
         std::fs::write(target.path().join("CACHEDIR.TAG"), "").unwrap();

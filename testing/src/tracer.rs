@@ -17,7 +17,7 @@ sys.stdin.read()";
 pub struct Tracer(Child);
 
 impl Tracer {
-    /// Traces the process of this number.
+    /// Traces the process with this id.
     ///
     /// # Panics
     ///

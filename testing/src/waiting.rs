@@ -73,12 +73,12 @@ pub fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Returns the output of a program when it ends, like [`Child::wait_with_output`], within a
+/// Returns the output of a program when it exits, like [`Child::wait_with_output`], within a
 /// deadline. A process that the program has left behind may hold the pipes open.
 ///
 /// # Panics
 ///
-/// Panics if the pipes stay open for longer than `longest`, or if the program does not end
+/// Panics if the pipes stay open for longer than `longest`, or if the program does not exit
 /// afterwards.
 #[track_caller]
 pub fn output_of(mut child: Child, longest: Duration) -> Output {
@@ -110,11 +110,11 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
     bytes
 }
 
-/// Waits for a program to end; returns its status.
+/// Waits until a program exits; returns its status.
 ///
 /// # Panics
 ///
-/// Panics if the program does not end.
+/// Panics if the program does not exit.
 #[track_caller]
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let ended = || child.try_wait().expect("a child");
