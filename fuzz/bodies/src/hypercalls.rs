@@ -150,7 +150,7 @@ fn leaked(shared: &MonitorState) -> u64 {
     leaked
 }
 
-/// Checks that the caller has mapped only granted pages, writable only if granted so.
+/// Checks that the caller has mapped only granted pages, and has mapped read-only grants read-only.
 fn only_granted(space: &FakeSpace, granted: &BTreeMap<u32, bool>) {
     for map in space.mapped.values() {
         assert_eq!(

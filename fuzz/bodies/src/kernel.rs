@@ -33,7 +33,7 @@ pub fn kernel(bytes: &[u8]) {
     }
 }
 
-/// Returns an attribute with a number, a text or, while `depth` lasts, other attributes.
+/// Returns an attribute with a number, a text or, while `depth` is above 0, other attributes.
 fn attribute(input: &mut Input<'_>, depth: usize) -> (u16, Vec<u8>) {
     let kind = ATTRIBUTES.get(input.below(ATTRIBUTES.len() + 1)).copied();
     let kind = kind.unwrap_or_else(|| input.u16());

@@ -95,7 +95,8 @@ pub const BODIES: [(&str, Body); 20] = [
     ("vhost", vhost),
 ];
 
-/// Tests the back end with a hostile monitor or a hostile driver. The first byte selects which.
+/// Tests the back end with a hostile monitor or a hostile driver. The first byte selects one of
+/// them.
 pub fn vhost(bytes: &[u8]) {
     match bytes.split_first() {
         Some((choice, rest)) if choice % 2 == 0 => vhost_edge::testing::hostile::messages(rest),
@@ -104,7 +105,8 @@ pub fn vhost(bytes: &[u8]) {
     }
 }
 
-/// Tests the wire format or one end of a virtual interface. The first byte selects which.
+/// Tests the wire format or one end of a virtual interface. The first byte selects one of these
+/// tests.
 pub fn netif(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else {
         return;
