@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// If giving up a domain needed a new thread, a lack of threads would block the main thread.
+    /// If abandoning a domain needed a new thread, a lack of threads would block the main thread.
     #[test]
     fn giving_up_a_domain_starts_no_thread() {
         let (mut machine, id) = machine();
