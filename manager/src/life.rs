@@ -448,7 +448,7 @@ impl Life {
         }
     }
 
-    /// Returns how many earlier processes had the domain's devices.
+    /// Returns the number of earlier processes that had the domain's devices.
     pub(crate) fn previous_processes(&self) -> u64 {
         match self.is_first {
             true => 0,

@@ -8,8 +8,8 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Interval between knocks, which wake the domain. On virtual machines, wake-ups were delayed by
-/// this time.
+/// Interval between attempts to wake the domain. On virtual machines, wake-ups were delayed by this
+/// time.
 const KNOCK_INTERVAL_NS: u64 = 50_000_000;
 /// Number of intervals until a request times out, three seconds in total: on virtual machines, some
 /// domains waited more than one second for their CPU. The manager counts intervals because the
@@ -72,7 +72,7 @@ impl Mailbox {
         }
     }
 
-    /// Writes a request. The caller must then knock at the domain.
+    /// Writes a request. The caller must then wake the domain.
     ///
     /// # Errors
     /// Returns an error if another request awaits its reply, or this one is too long.
