@@ -47,8 +47,8 @@ impl Cidr {
         Ipv4Addr::from_bits(own.to_bits() | hosts)
     }
 
-    /// Returns why no station can have the address, or `None` if a station can. The text completes
-    /// a sentence whose subject is the address.
+    /// Returns the reason why no station can have the address, or `None` if a station can. The text
+    /// completes a sentence whose subject is the address.
     #[must_use]
     pub fn non_station_reason(self) -> Option<&'static str> {
         let is_network = self.network() == self.address;

@@ -22,8 +22,8 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-/// Returns why a guest cannot have the queue of this name in this machine, and a remedy. `taken`
-/// maps each assigned queue to its interface.
+/// Returns the reason why a guest cannot have the queue of this name in this machine, and a remedy.
+/// `taken` maps each assigned queue to its interface.
 fn contradiction(
     pdev: &Pdev,
     vif: &Vif,

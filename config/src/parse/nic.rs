@@ -85,7 +85,7 @@ fn uplink(n: usize, t: &TomlTable<'_, '_>) -> Option<Uplink> {
     })
 }
 
-/// Reads the keys of one kind. `joined` says whether the NIC has an `uplink`.
+/// Reads the keys of one kind. `joined` states whether the NIC has an `uplink`.
 fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicKind {
     match word {
         NicKindKey::Tap => NicKind::Tap {
@@ -214,7 +214,7 @@ fn moderation(t: &TomlTable<'_, '_>) -> ModerationConfig {
     }
 }
 
-/// Reads dedicated queues. `given` says whether the configuration assigns them to guests.
+/// Reads dedicated queues. `given` states whether the configuration assigns them to guests.
 fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<VmqConfig> {
     t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
     let has_own = t.choice("queues", &[("shared", false), ("vmq", true)]);
