@@ -16,11 +16,11 @@ const LINE: usize = 64;
 pub enum RingIndex {
     /// Requests published; the front writes it.
     ReqProd,
-    /// Index of the request about which the back wants to be notified. The back writes it.
+    /// Index of the request for which the back requests a notification. The back writes it.
     ReqEvent,
     /// Responses published; the back writes it.
     RspProd,
-    /// Index of the response about which the front wants to be notified. The front writes it.
+    /// Index of the response for which the front requests a notification. The front writes it.
     RspEvent,
 }
 
