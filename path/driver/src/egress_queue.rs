@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 /// Maximum wait of a frame. After this time, its sender has already retransmitted it.
 const MAX_WAIT_NS: u64 = 500_000_000;
 /// Time that an aggregate waits for the guest to post enough buffers. Afterwards the queue splits
-/// the aggregate to the buffers that are posted.
+/// the aggregate so that its parts fit the posted buffers.
 const BUFFER_WAIT_NS: u64 = 500_000;
 /// Interval of early signals to senders while a queue begins to fill: several round trips.
 const EARLY_SIGNAL_INTERVAL_NS: u64 = 10_000_000;

@@ -235,8 +235,8 @@ impl InPlace {
     }
 }
 
-/// Computes a pending checksum if its place is not where the guest expects it. The delivery of the
-/// frame reports failures.
+/// Computes a pending checksum if its field is not at the position that the guest expects. The
+/// delivery of the frame reports failures.
 fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;

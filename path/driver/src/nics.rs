@@ -183,8 +183,8 @@ impl NicPort {
             true => self.poll(now_ns, budget, &mut arrived, ledger),
             false => 0,
         };
-        // With ticks, every poll counts as one for the flush policy. Otherwise empty polls do not
-        // count, because any guest's notification causes one.
+        // With the policy `Tick`, every due poll counts as one tick of the flush policy. Otherwise
+        // empty polls do not count, because any guest's notification causes one.
         let polled = is_due && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
         ledger.at(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
