@@ -242,8 +242,8 @@ impl GrantMechanism for GrantMap {
         let mapped = ledger.call(|| device.map(*domain, grefs, self.window, PageRights::Read));
         ledger.enter(before);
         let Ok(mapped) = mapped else {
-            // At least one page is not granted. A copy identifies these pages, and reads all
-            // others.
+            // At least one page is not granted. Copying the pages instead finds those, and reads
+            // all others.
             return self.copy.read_begin(accesses);
         };
         for (n, access) in accesses.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ pub const INTERFACES_MAX: usize = 256;
 const READS_PER_S: u64 = 50;
 const READS_AT_ONCE: u32 = 32;
 
-/// Node of a frontend that wants to receive only the groups that it has requested.
+/// Node with which a frontend requests the filter of multicast groups.
 const CHOOSES_GROUPS: &str = "request-multicast-control";
 
 /// The toolstack's name of an interface.

@@ -14,7 +14,7 @@ use std::io;
 use std::rc::Rc;
 use vif::events::{NotifiedRings, WORD_STRIDE};
 
-/// The word of an event channel that says that the frontend sleeps.
+/// Offset of the word of an event channel that the frontend sets before it sleeps.
 const FRONT_ARMED: usize = 3 * WORD_STRIDE;
 
 /// The doorbell of one queue of a frontend.

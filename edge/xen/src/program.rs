@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Makes a panic in any thread end the process from now on, so that the next process takes over.
+/// Makes every later panic in any thread exit the process, so that the next process takes over.
 pub fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");

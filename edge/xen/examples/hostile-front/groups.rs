@@ -6,7 +6,7 @@ use vif::netif::{RxResponse, TxRequest, TxResponse, extra, rsp, txf};
 
 /// 239.1.2.3.
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
-/// Number of frames that must arrive without one for the group to show that it is filtered.
+/// Number of consecutive frames for other addresses that show that the driver filters the group.
 const FRAMES_MIN: usize = 12;
 
 /// The node that enables the filter. The frontend may write it at any time.

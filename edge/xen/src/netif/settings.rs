@@ -23,7 +23,7 @@ pub enum SettingsError {
     /// Not an address.
     #[error("`ip` has {0:?}, which is not an address")]
     Address(String),
-    /// Not in libxl's form.
+    /// The rate is not in libxl's format.
     #[error("`rate` is {0:?}, not BYTES,MICROSECONDS")]
     Rate(String),
 }
