@@ -1,4 +1,4 @@
-//! The plugin as runtimes call it, with a machine, its namespaces and Debian's `host-local`.
+//! Calls the plugin as runtimes do, with a machine, its namespaces and Debian's `host-local`.
 
 mod bandwidth;
 mod cnitool;

@@ -1,4 +1,4 @@
-//! The plugin as netavark calls it, with a machine and CNI's `portmap`.
+//! Calls the plugin as netavark does, with a machine and CNI's `portmap`.
 
 use crate::machine::{HOST, Machine, answered, has_interface, path, reaches, run};
 use netdev::netns::Namespace;
