@@ -96,7 +96,7 @@ pub fn decoded(kind: Kind, object: &Value) -> Result<(ObjectName, Object), Strin
     Ok((name, object))
 }
 
-/// Returns name and metadata of an object of this kind.
+/// Returns the name and the metadata of an object of this kind.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The agent with a real machine, whose pods are namespaces that the CNI plugin attaches.
+//! Tests the agent with a real machine, whose pods are namespaces that the CNI plugin attaches.
 
 use crate::api::{Api, NAMESPACES, NODES, PODS, POLICIES};
 use crate::node::{Node, pod, policy};
@@ -240,7 +240,7 @@ fn policies_decide_about_packets() {
     real.end();
 }
 
-/// Bound of a change: ten times the documented second, because the system may be busy.
+/// Maximum duration of a change: ten times the documented second, because the system may be busy.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// Changes the rules of all pods of a full node, and prints how long that takes.
