@@ -69,7 +69,7 @@ const REQUESTS: [(&str, &str); 3] = [
     ("latency_us.p99", "p99 us"),
 ];
 
-/// Returns the title of a row: the column's name, and the keys that tell its points apart.
+/// Returns the title of a row: the column's name, and the keys that distinguish its points.
 fn row_title(column: &str, keys: &BTreeMap<String, String>) -> String {
     let mut title = match keys.get("place") {
         Some(place) => format!("{column} {place}"),
