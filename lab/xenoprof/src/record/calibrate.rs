@@ -113,7 +113,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// A burden on the work that can be turned on and off.
+/// An additional load on the work that can be switched on and off.
 trait ToggledLoad {
     fn on(&mut self) -> anyhow::Result<()>;
     /// Turns the burden off; returns the number of times that it occurred.

@@ -45,7 +45,7 @@ pub(super) struct Map {
     functions: BTreeMap<u64, (u64, String)>,
     /// Number of lines that are not `START SIZE NAME`.
     malformed: u64,
-    /// Whether the map is longer than what is read of it.
+    /// Whether the map is longer than the part that is read.
     is_cut: bool,
 }
 

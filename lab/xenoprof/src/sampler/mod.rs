@@ -37,8 +37,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns the bytes of a ring: half a second of samples at 1 kHz, or what an unprivileged user
-    /// may lock.
+    /// Returns the bytes of a ring: half a second of samples at 1 kHz, or the maximum that an
+    /// unprivileged user may lock.
     const fn ring_bytes(self) -> usize {
         match self {
             Self::Machine => 16 << 20,

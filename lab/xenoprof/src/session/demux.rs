@@ -373,8 +373,8 @@ mod tests {
         }
     }
 
-    /// Starts a user's shell that replaces itself by the program that it reads from a line of
-    /// input, and then by `cat` on another line.
+    /// Starts a user's shell that executes in its place the program that it reads from a line of
+    /// input, and then `cat` on another line.
     fn shell(folder: &std::path::Path) -> Child {
         let mut child = Command::new("sh")
             .args([
