@@ -142,7 +142,7 @@ impl LineChild {
 
 /// Appends the next output of a program; returns the number of bytes, 0 at the end of the output.
 /// Returns `None` if the program prints nothing within `wait` or within 50 ms. The caller can then
-/// check whether the user wants to stop.
+/// check whether the user has requested a stop.
 ///
 /// # Errors
 ///
