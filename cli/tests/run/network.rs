@@ -237,7 +237,7 @@ fn streams_pass_in_both_directions() {
 }
 
 /// The server that the next tests run as their command. It accepts one connection and sends as many
-/// bytes as an environment variable says. Without this variable the test does nothing.
+/// bytes as an environment variable specifies. Without this variable the test does nothing.
 #[test]
 fn the_server_of_other_tests() {
     let Ok(bytes) = std::env::var(SERVER) else {
