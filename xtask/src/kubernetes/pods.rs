@@ -107,7 +107,7 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Returns those of these pods that are ready.
+    /// Returns the ready pods among these pods.
     pub(super) fn ready_pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
         let all = self.list(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let ready = |wanted: &&str| {

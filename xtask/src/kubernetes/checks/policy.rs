@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Deadline for a policy's effect.
 pub(super) const EFFECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of consecutive failures that proves that connections are blocked. A single connection may
-/// only be slow.
+/// Number of consecutive failures that proves that connections are blocked. A single failure may
+/// only mean that the connection is slow.
 const FAILURES_MIN: usize = 3;
 
 /// Returns the path of the policies of a policy's namespace.
