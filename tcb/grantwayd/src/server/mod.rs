@@ -76,7 +76,7 @@ pub(crate) struct Core {
     /// The state of every domain as last reported to the manager.
     known: BTreeMap<DomId, ReportedState>,
     signals: UnixStream,
-    /// Standard output, if the core must watch for the end of its reader.
+    /// Standard output, if the core must detect that its reader has exited.
     reader: Option<Stdout>,
     began_ns: u64,
     /// Set when the machine is shutting down. Contains the token of the manager's request, if any.
