@@ -104,7 +104,8 @@ impl Client {
         self.sent < self.output.len()
     }
 
-    /// Returns whether the server must close the connection: the client has hung up or is too slow.
+    /// Returns whether the server must close the connection: the client has disconnected or is too
+    /// slow.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.broken || self.deadline_ns().is_some_and(|at| now_ns >= at)
     }
@@ -249,8 +250,8 @@ mod tests {
         ready
     }
 
-    /// The descriptor of a peer that has hung up is always ready, so the loop must close it after a
-    /// few turns in every state.
+    /// The descriptor of a peer that has disconnected is always ready, so the loop must close it
+    /// after a few turns in every state.
     #[test]
     fn a_client_that_hangs_up_is_closed_in_any_state() {
         let waits: [fn() -> ClientWait; 3] = [
@@ -273,7 +274,7 @@ mod tests {
                 assert!(client.is_over(0));
             }
         }
-        // A peer that hangs up and leaves an answer unread.
+        // A peer that disconnects and leaves an answer unread.
         let (peer, stream) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
         let mut client = Client::new(stream, (Right::Query, None), 0);

@@ -527,7 +527,7 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Returns whether the answer to a pending request has arrived. Drops answers for clients that
-    /// have hung up.
+    /// have disconnected.
     fn is_answered(&mut self) -> bool {
         let lives = self.lives.values().flat_map(Life::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
