@@ -11,7 +11,7 @@ use std::net::IpAddr;
 pub struct BridgeSettings {
     /// Maximum number of learned stations.
     pub learned_max: usize,
-    /// Nanoseconds after which a silent learned station is forgotten.
+    /// Nanoseconds after which a silent learned station is removed.
     pub ageing_ns: u64,
     /// Broadcast and multicast frames per second that each port may send.
     pub group_pps: u32,

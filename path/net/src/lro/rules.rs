@@ -76,7 +76,7 @@ pub enum FieldTest {
     NotCongested,
     /// Must be absent.
     None,
-    /// Anything. The aggregate gets the last packet's value where it matters.
+    /// Any value. If later readers use the field, the aggregate gets the last packet's value.
     Any,
 }
 

@@ -62,7 +62,7 @@ impl From<Fault> for SegmentError {
     }
 }
 
-/// PlainHeaders state of all segments.
+/// State that all segments of a frame share.
 struct Template {
     /// Private copy of the frame's first bytes: headers and possibly payload.
     bytes: [u8; SNAPSHOT],

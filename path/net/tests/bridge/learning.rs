@@ -72,7 +72,7 @@ fn later_guest_reclaims_its_mac() {
     );
 }
 
-/// BR-6: a silent station is forgotten, an active one is not.
+/// BR-6: a silent station is removed, an active one is not.
 #[test]
 fn learned_stations_age() {
     let mut bridge = bridge();

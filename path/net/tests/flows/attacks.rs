@@ -179,8 +179,8 @@ fn a_forged_rst_ends_no_connection() {
         );
         assert_eq!(phase(&table, now), FlowPhase::Established);
     }
-    // Both stations act on this RST: the connection immediately makes room for others, and is
-    // forgotten soon.
+    // Both stations act on this RST: others can immediately take the connection's entry, which
+    // expires soon.
     let now = 30_000 * SECOND;
     connect(&mut table, CONVERSATION, now);
     go(

@@ -106,7 +106,7 @@ impl Facts {
     }
 }
 
-/// A second of a time-out: eight ticks of 2^27 ns.
+/// A second of a timeout: eight ticks of 2^27 ns.
 const TICKED_SECOND: u64 = 8 << 27;
 
 #[derive(Default)]
@@ -189,7 +189,7 @@ proptest! {
         let mut now = 1000 * SECOND;
         for op in ops {
             let (frame, by, passes, key, expected) = match op {
-                // No sum of half seconds is within a tick of a time-out.
+                // No sum of half seconds is within a tick of a timeout.
                 Op::Wait(seconds) => {
                     now += seconds * SECOND + SECOND / 2;
                     continue;

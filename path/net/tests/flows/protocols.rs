@@ -118,7 +118,7 @@ fn datagrams_and_echoes_have_flows() {
     }
 }
 
-/// FW-5: a flow that is silent is forgotten, an unconfirmed one sooner.
+/// FW-5: a silent flow is removed, and an unconfirmed one sooner.
 #[test]
 fn silent_flows_are_forgotten() {
     let talk = CONVERSATION;

@@ -18,7 +18,7 @@ enum Change {
     /// match the changed packet.
     Bit(u16, bool),
     Payload(usize),
-    /// This many bytes behind the end that the IP header claims.
+    /// Appends this many bytes behind the end that the IP header claims.
     Padding(usize),
     Flag(u8),
     Gso,
