@@ -9,7 +9,7 @@ pub const RIGHTS: Rights<'_> = Rights {
     name: "the driver domain",
     user: None,
     keep: CapabilitySet::empty(),
-    // The process serves guests even after the shell that started it has ended.
+    // The process serves guests even after the shell that started it has exited.
     ends_with_parent: false,
     files: None,
     calls: &[COMMON, SERVING, OWN],

@@ -1,4 +1,4 @@
-//! The driver domain's NICs, which are opened while this process is root and kept until it ends.
+//! The driver domain's NICs, which are opened while this process is root and kept until it exits.
 //! This module does what the monitor does on Linux: it maps the rings of AF_XDP sockets and
 //! describes them.
 

@@ -80,8 +80,8 @@ pub struct Interfaces<C> {
     stale: BTreeSet<InterfaceId>,
     /// Whether everything must be read again.
     all_stale: bool,
-    /// Whether this domain removes the nodes of an interface that has ended. In dom0 the toolstack
-    /// does that, in a driver domain it does not.
+    /// Whether this domain removes the nodes of an interface that has ended. The toolstack removes
+    /// them in dom0, but not in a driver domain.
     removes: bool,
 }
 
