@@ -128,7 +128,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The test has failed; ending `up` also ends the machine.
+        // The test has failed; terminating `up` also stops the machine.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = grantway(&self.folder).arg("down").output();
             let _ = self.up.kill();
