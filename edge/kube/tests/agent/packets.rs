@@ -126,7 +126,7 @@ impl RealNode {
 
 impl Drop for RealNode {
     fn drop(&mut self) {
-        // A test has failed; ending `up` also ends the machine.
+        // A test has failed; terminating `up` also stops the machine.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.up.kill();
             let _ = self.up.wait();
