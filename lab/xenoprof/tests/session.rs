@@ -20,7 +20,7 @@ use xenoprof::session::state::{Expected, Phase};
 
 const SAMPLES: u64 = 1000;
 
-/// A process that does nothing and ends with the test.
+/// A process that does nothing and exits with the test.
 struct Idle(Killed);
 
 impl Idle {

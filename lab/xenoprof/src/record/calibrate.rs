@@ -116,12 +116,12 @@ fn cpu_ns() -> u64 {
 /// An additional load on the work that can be switched on and off.
 trait ToggledLoad {
     fn on(&mut self) -> anyhow::Result<()>;
-    /// Turns the burden off; returns the number of times that it occurred.
+    /// Switches the load off; returns the number of times that it occurred.
     fn off(&mut self) -> anyhow::Result<u64>;
 }
 
-/// Returns, for each pair of times, the nanoseconds by which one occurrence of the burden delays
-/// the work.
+/// Returns, for each pair of times, the nanoseconds by which one occurrence of the load delays the
+/// work.
 fn pairs(
     work: &mut Workload,
     burden: &mut impl ToggledLoad,

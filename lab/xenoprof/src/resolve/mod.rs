@@ -34,7 +34,7 @@ pub struct Resolver {
     threads: Interner<(u32, u32)>,
     names: BTreeMap<u32, String>,
     parents: BTreeMap<u32, u32>,
-    /// Times at which processes ended.
+    /// Times at which processes exited.
     exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
@@ -126,7 +126,7 @@ impl Resolver {
         &self.parents
     }
 
-    /// Returns the times at which processes ended, nanoseconds of `CLOCK_MONOTONIC_RAW`.
+    /// Returns the times at which processes exited, nanoseconds of `CLOCK_MONOTONIC_RAW`.
     #[must_use]
     pub const fn exits(&self) -> &BTreeMap<u32, u64> {
         &self.exits

@@ -116,7 +116,7 @@ fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
     let bound = std::thread::scope(|scope| {
         let alone = std::thread::Builder::new().spawn_scoped(scope, || {
             // SAFETY: descriptors stay shared. The call unshares root, working directory and umask,
-            // which only this thread uses until its end.
+            // which only this thread uses until it exits.
             unsafe { unshare_unsafe(UnshareFlags::FS) }?;
             umask(Mode::empty());
             bind(socket, address)

@@ -125,7 +125,7 @@ pub fn figures(
     to.list
 }
 
-/// Figures in order.
+/// The figures of one configuration, in the order in which they were added.
 struct Figures {
     config: &'static str,
     tier: Tier,
@@ -257,7 +257,7 @@ impl Figures {
         }
     }
 
-    /// Adds the functions if the listing asks for callees or callers.
+    /// Adds the functions if the listing includes callees or callers.
     fn functions(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         let is_listed = listing.children || listing.callers;
         if !is_listed || !sums.counts() || sums.refusal().is_some() {
@@ -277,7 +277,7 @@ impl Figures {
         }
     }
 
-    /// Adds the source lines if the listing asks for them.
+    /// Adds the source lines if the listing includes them.
     fn lines(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         if !listing.lines || !sums.counts() || sums.refusal().is_some() {
             return;
