@@ -49,7 +49,8 @@ pub struct Options {
     pub log: LogDestination,
     /// A port of the loopback address that serves metrics, in addition to `NAME.metrics`.
     pub metrics_port: Option<u16>,
-    /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
+    /// Whether the instance outlives this process (otherwise it stops when the [`Instance`] is
+    /// dropped).
     pub detach: bool,
     /// Whether the machine attaches the guests that the previous machine with its name has
     /// recorded, and records its guests for the next machine.

@@ -1,5 +1,5 @@
 //! Instances of Grantway: starts the monitor (`grantwayd`), connects to a running one, sends
-//! requests to its control socket, ends it. Every operation has a deadline; every error is one
+//! requests to its control socket, and stops it. Every operation has a deadline; every error is one
 //! sentence with a remedy.
 //!
 //! This crate handles processes and JSON only, no type of the data path.

@@ -30,7 +30,7 @@ pub(crate) fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Returns whether a process of any user has ended, even if its parent has not waited for it.
+/// Returns whether a process of any user has exited, even if its parent has not waited for it.
 pub(crate) fn has_exited(pid: u32) -> bool {
     stat(pid)
         .rsplit_once(") ")

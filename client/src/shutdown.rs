@@ -143,7 +143,7 @@ impl Instance {
                 };
                 let ended = wait_child(child, wait);
                 if !ended {
-                    // All processes of the machine end with the monitor.
+                    // All processes of the machine exit with the monitor.
                     let _ = child.kill();
                 }
                 let is_killed = |status: ExitStatus| status.signal().is_some();
