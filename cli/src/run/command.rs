@@ -1,4 +1,4 @@
-//! Runs the command from its start to its end.
+//! Runs the command from its start to its exit.
 
 use super::exit;
 use super::machine::CommandMachine;
@@ -46,7 +46,7 @@ impl Pid1 {
     }
 }
 
-/// Runs the command in `netns` to its end. Returns its exit status.
+/// Runs the command in `netns` until it exits. Returns its exit status.
 pub(super) fn run(
     netns: &Namespace,
     pid1: &Pid1Spec,

@@ -1,4 +1,4 @@
-//! The machine that connects the command: either a machine that starts and ends with the command,
+//! The machine that connects the command: either a machine that starts and stops with the command,
 //! or a running machine, to which the command is attached. Only this module distinguishes the two.
 
 use super::RunArgs;
@@ -21,7 +21,7 @@ use tool::Failure;
 
 /// The machine that connects the command.
 pub(super) struct CommandMachine {
-    /// The running instance; `None` after it has ended.
+    /// The running instance; `None` after it has stopped.
     instance: Option<Instance>,
     ownership: Ownership,
 }

@@ -152,7 +152,7 @@ fn down_ends_the_machine_of_a_waiting_up() {
     assert_eq!(run.code, 0, "{run:?}");
 }
 
-/// The first `up` detects the end of its machine only when the next machine runs.
+/// The first `up` detects the exit of its machine only when the next machine runs.
 #[test]
 fn an_ended_up_spares_the_next_machine() {
     let place = TestDir::with_machine();

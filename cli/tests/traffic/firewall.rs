@@ -53,7 +53,7 @@ for n in range(times):
     time.sleep(0.001)
 "#;
 
-/// A program that counts the datagrams to each port. It ends when all datagrams to the last port
+/// A program that counts the datagrams to each port. It exits when all datagrams to the last port
 /// have arrived and no more arrive for half a second, or later if some were lost.
 const RECEIVER: &str = r#"
 import select, socket, sys, time

@@ -179,7 +179,7 @@ impl Machine {
         status.is_some_and(|status| !status["up_took_ns"].is_null())
     }
 
-    /// Waits until a machine whose core was killed has ended.
+    /// Waits until a machine whose core was killed has stopped.
     pub(crate) fn has_died(&mut self) {
         assert!(!end_of(&mut self.up).success());
     }
@@ -285,7 +285,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The test has failed. `up` ends the machine when it is terminated.
+        // The test has failed. `up` stops the machine when it is terminated.
         if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
             let _ = self.grantway(&["down"]);
             let _ = self.up.kill();

@@ -74,9 +74,9 @@ fn files_arrive_by_every_grant_mechanism() {
     }
 }
 
-/// A program that receives numbered datagrams. It ends when all have arrived and no more arrive for
-/// half a second, or later if some were lost. For each flow it prints the number of datagrams that
-/// arrived, that arrived after a higher number, and that arrived twice.
+/// A program that receives numbered datagrams. It exits when all have arrived and no more arrive
+/// for half a second, or later if some were lost. For each flow it prints the number of datagrams
+/// that arrived, that arrived after a higher number, and that arrived twice.
 const RECEIVER: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
