@@ -323,7 +323,8 @@ fn the_reason_of_an_end_is_reported() {
 #[test]
 fn clients_cannot_block_the_monitor() {
     let daemon = Daemon::up(&machine(1));
-    // An incomplete line, an endless line, invalid requests, and pipelined requests.
+    // The clients send an incomplete line, an endless line, invalid requests, and pipelined
+    // requests.
     let mut half = daemon.connect();
     half.write_all(b"{\"op\":").unwrap();
     let mut endless = daemon.connect();
@@ -342,7 +343,7 @@ fn clients_cannot_block_the_monitor() {
         .collect();
     assert!(lines[0].contains("leaked") && lines[1].contains("error"));
     assert!(lines[2].contains("domains"));
-    // Clients that never read their answers.
+    // Other clients never read their answers.
     let mut silent_readers = Vec::new();
     for _ in 0..20 {
         let mut stream = daemon.connect();

@@ -149,9 +149,9 @@ impl DevHandles {
         (closed_by.is_none(), by)
     }
 
-    /// Returns the first tasks for the next netd, each with its token and attachments. By these
-    /// tasks, the new netd adopts the devices and sockets of the previous netd, and closes those
-    /// that the previous netd did not close. The last task is the welcome, with the descriptors
+    /// Returns the first tasks for the next netd, each with its token and attachments. These tasks
+    /// make the new netd adopt the devices and sockets of the previous netd, and close those that
+    /// the previous netd did not close. The last task is the welcome, with the descriptors
     /// `welcome_fds`: netd then serves control calls, because it has all devices that a call can
     /// name.
     pub(super) fn adoption_tasks(
