@@ -242,7 +242,7 @@ fn malformed_requests_have_distinct_errors() {
         with(&|f| f.header_mut()[21] |= 1),
         Err(SegmentError::WrongKind)
     );
-    // Another protocol; invalid headers.
+    // The frames have another protocol or invalid headers.
     assert_eq!(
         with(&|f| f.header_mut()[23] = protocol::UDP),
         Err(SegmentError::WrongKind)
