@@ -347,7 +347,8 @@ fn netif_15_abilities_follow_features() {
         (all, true, true, true, true),
         (checksum, true, true, false, false),
         (plain, false, false, false, false),
-        // Blank IPv4 checksums are allowed unless a peer opts out; IPv6 ones only if it opts in.
+        // Blank IPv4 checksums are allowed unless a peer opts out; blank IPv6 checksums are allowed
+        // only if it opts in.
         (none, true, false, false, false),
         (no_sg, true, true, false, false),
     ] {
