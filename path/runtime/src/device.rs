@@ -72,7 +72,7 @@ pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>,
         .map(FrameReader::new)
         .transpose()
         .map_err(wrong)?;
-    // The file contains the time of day, the data path uses the monotonic clock.
+    // The file contains the time of day, but the data path uses the monotonic clock.
     let day = std::time::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| since.as_nanos() as u64);
