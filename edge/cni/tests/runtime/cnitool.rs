@@ -1,4 +1,4 @@
-//! The plugin as called by CNI's own library, through its program `cnitool`.
+//! Calls the plugin as CNI's library does, through the library's program `cnitool`.
 
 use crate::machine::run_script;
 use testing::require;

@@ -181,7 +181,7 @@ impl Pod {
         fs::rename(node.path(&part), node.path(&whole)).unwrap();
     }
 
-    /// Ends the pod more than once, as a kubelet does.
+    /// Stops the pod more than once, as a kubelet does.
     pub(crate) fn end(&self, node: &Node) {
         let asked = Message::default().text(1, &self.id);
         for method in ["StopPodSandbox", "StopPodSandbox", "RemovePodSandbox"] {
