@@ -1,6 +1,6 @@
 //! A virtual machine's queue pairs as devices, one for each queue of its interface.
 //!
-//! [`nic::Nic::rx`] returns the frames that the driver transmits, [`nic::Nic::tx`] fills the
+//! [`nic::Nic::rx`] returns the frames that the driver transmits, and [`nic::Nic::tx`] fills the
 //! buffers that the driver has posted. Both copy, and neither keeps a frame, a chain or a buffer
 //! between two calls. Frames that lie in one buffer each and need no offload take a fast path in
 //! both directions ([`nic::SmallFrames`]).
