@@ -5,7 +5,7 @@ use crate::programs::{DB, FOR_FILES, IPV4, NAMES, SomeFile, WEB, WIRE, config};
 use std::process::Command;
 use testing::require;
 
-/// Returns the number of frames with a TCP checksum of this status: `0` bad, `1` good.
+/// Returns the number of frames whose TCP checksum has this status: `0` for bad, `1` for good.
 fn with_status(statuses: &str, status: &str) -> usize {
     statuses.lines().filter(|line| *line == status).count()
 }
