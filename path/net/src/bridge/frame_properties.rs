@@ -189,7 +189,7 @@ impl Inspected {
         inspected
     }
 
-    /// Returns the fields of a frame that is no IP packet.
+    /// Returns the fields of a frame that is not an IP packet.
     fn without_ip(ethertype: u16) -> Self {
         let missing = Missing {
             absent: Properties::OF_IP,
