@@ -132,8 +132,8 @@ fn receivers(pages: &Pages, buffer: &mut Vec<u8>) -> [bool; GUESTS] {
     found
 }
 
-/// Searches every guest's pages for other guests' frames, and records which guests have frames of
-/// theirs.
+/// Asserts that no guest's pages have another guest's frames, and records the guests whose pages
+/// have their own frames.
 fn scan(pages: &[Pages], buffer: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
     for (n, pages) in pages.iter().enumerate() {
         for (whose, found) in receivers(pages, buffer).into_iter().enumerate() {

@@ -113,7 +113,7 @@ fn a_killed_driver_leaves_no_wire() {
         let mut domains = status["domains"].as_array().unwrap().iter();
         domains.any(|domain| domain["name"] == "driver" && domain["alive"] == false)
     });
-    // The driver's socket is closed with it, and the wire with the socket.
+    // The driver's exit closes its socket, which removes the wire.
     wait_until("the wire outlives its driver", || !wire_exists(&machine));
     drop((client, server));
     machine.end();
