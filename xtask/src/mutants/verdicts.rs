@@ -23,8 +23,8 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// Converts cargo-mutants' name in `outcomes.json`. Returns `None` for outcomes that are no
-    /// verdict: the baseline and a run without tests.
+    /// Converts cargo-mutants' name in `outcomes.json`. Returns `None` for outcomes that are not
+    /// verdicts: the baseline and a run without tests.
     fn from_summary(summary: &str) -> Option<Self> {
         Some(match summary {
             "CaughtMutant" => Self::Caught,
