@@ -80,8 +80,8 @@ pub(crate) fn ignore_redirects(netns: &str) -> Result<(), CniError> {
     written.map_err(|(file, error)| failed(format!("{file}: {error}")))
 }
 
-/// An IPv4 interface accepts redirects if `all` or its own setting allows them, an IPv6 interface
-/// if its own does. New interfaces take theirs from `default`.
+/// An IPv4 interface accepts redirects if the setting of `all` or its own setting allows them, and
+/// an IPv6 interface if its own setting allows them. New interfaces take theirs from `default`.
 fn write_settings() -> Result<(), (String, io::Error)> {
     for family in ["ipv4", "ipv6"] {
         for interface in ["all", "default"] {
