@@ -13,7 +13,7 @@ pub enum Error {
          grantway or in ../libexec/grantway"
     )]
     NoDaemon(PathBuf),
-    /// No instance answers to this name.
+    /// No instance with this name answers.
     #[error("no instance named `{name}` is running{}", describe_running(.running))]
     NoInstance {
         /// The name.
