@@ -222,7 +222,7 @@ fn one_group_may_query_and_another_may_change() {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }
-    // `down` has waited for the end, although this user may not signal the machine.
+    // `down` has waited until the machine stopped, although this user may not signal the machine.
     assert!(!is_alive(&up["pid"].to_string()));
 }
 
