@@ -2,7 +2,6 @@
 //! blocks on a client.
 
 use crate::access::Right;
-use abi::DomId;
 use abi::machine::{Control, Setting};
 use abi::reload::REQUEST_MAX;
 use rustix::io::Errno;
@@ -17,24 +16,13 @@ const CLIENT_TIMEOUT_NS: u64 = 60_000_000_000;
 /// Time after which a client with an unread answer may be evicted for a new client.
 const UNREAD_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// A request that the server relays to a domain.
-#[derive(Clone, Debug)]
-pub(crate) struct Relay {
-    pub(crate) to: DomId,
-    pub(crate) request: Vec<u8>,
-    /// Deadline for space in the domain's mailbox.
-    pub(crate) until_ns: u64,
-}
-
 /// The event that a client waits for.
 #[derive(Debug)]
 pub(crate) enum ClientWait {
     /// No event: the client's next line is a request.
     Nothing,
-    /// Space in a domain's mailbox.
-    MailboxSpace(Relay),
-    /// A domain's reply, with its token.
-    Reply(Relay, u32),
+    /// A domain's reply, with this token.
+    Reply(u32),
     /// The machine to be complete. The server then serves this request.
     Complete(Control),
     /// The removal of a guest of the same name. The server then attaches this guest.
@@ -145,7 +133,7 @@ impl Client {
     /// Returns the token of the pending request.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.waits {
-            ClientWait::Reply(_, token) => Some(token),
+            ClientWait::Reply(token) => Some(token),
             _ => None,
         }
     }

@@ -110,34 +110,47 @@ impl CoreLink {
         self.mailboxes.insert(domain, mailbox);
     }
 
-    /// Removes the mailbox of a domain that has exited, and fails its pending request.
+    /// Removes the mailbox of a domain that has exited, and fails its pending requests.
     pub(crate) fn remove_mailbox(&mut self, domain: DomId) {
         let mailbox = self.mailboxes.remove(&domain);
-        if let Some(token) = mailbox.and_then(Mailbox::end) {
+        for token in mailbox.into_iter().flat_map(Mailbox::end) {
             self.replies.insert(token, Err(not_running()));
         }
     }
 
-    /// Sends a request to a domain. Returns the token of its reply.
-    pub(crate) fn relay(&mut self, domain: DomId, request: &[u8], now_ns: u64) -> u32 {
+    /// Sends a request to a domain after its reply to earlier ones, for which the request waits
+    /// until `until_ns`. Returns the token of its reply.
+    pub(crate) fn relay(
+        &mut self,
+        domain: DomId,
+        request: &[u8],
+        until_ns: Option<u64>,
+        now_ns: u64,
+    ) -> u32 {
         let token = self.token();
         let mailbox = self.mailboxes.get_mut(&domain);
-        let put = mailbox.map(|mailbox| mailbox.put(token, request, now_ns));
+        let put = mailbox.map(|mailbox| mailbox.put(token, request, until_ns, now_ns));
         match put.unwrap_or_else(|| Err(not_running())) {
-            Ok(()) => drop(self.post(CoreRequest::Knock { domain }, &[])),
+            Ok(true) => drop(self.post(CoreRequest::Knock { domain }, &[])),
+            Ok(false) => {}
             Err(refusal) => drop(self.replies.insert(token, Err(refusal))),
         }
         token
     }
 
-    /// Checks all mailboxes for replies.
+    /// Checks all mailboxes for replies, and sends the next requests.
     pub(crate) fn poll_mailboxes(&mut self, now_ns: u64) {
         let mut knocks = Vec::new();
         for (domain, mailbox) in &mut self.mailboxes {
-            match mailbox.poll(now_ns) {
-                MailboxEvent::Nothing => {}
-                MailboxEvent::Knock => knocks.push(*domain),
-                MailboxEvent::Reply(token, reply) => drop(self.replies.insert(token, reply)),
+            loop {
+                match mailbox.poll(now_ns) {
+                    MailboxEvent::Nothing => break,
+                    MailboxEvent::Knock => {
+                        knocks.push(*domain);
+                        break;
+                    }
+                    MailboxEvent::Reply(token, reply) => drop(self.replies.insert(token, reply)),
+                }
             }
         }
         for domain in knocks {
@@ -208,10 +221,13 @@ impl CoreLink {
         !self.news.is_empty()
     }
 
-    /// Drops answers and replies that no caller awaits any longer.
+    /// Drops answers, replies and queued requests to domains that no caller awaits any longer.
     pub(crate) fn retain_answers(&mut self, is_awaited: impl Fn(u32) -> bool) {
         self.answers.retain(|token, _| is_awaited(*token));
         self.replies.retain(|token, _| is_awaited(*token));
+        for mailbox in self.mailboxes.values_mut() {
+            mailbox.retain_queued(&is_awaited);
+        }
     }
 
     /// Receives all messages that the core has sent.

@@ -1,15 +1,13 @@
 //! A request to a worker of the driver domain about a guest's port. The manager repeats the request
-//! until the worker has carried it out, because the worker may be busy with another request, or
-//! dead and about to restart. Workers carry out a repeated request once.
+//! until the worker has carried it out, because the worker may be dead and about to restart.
+//! Workers carry out a repeated request once.
 
 use crate::core::CoreError;
 use crate::window_slots::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 
-/// Interval of attempts while the worker is busy with another request.
-const BUSY_RETRY_NS: u64 = 1_000_000;
-/// Interval of attempts after any other failure.
+/// Interval of attempts.
 const RETRY_NS: u64 = 5_000_000;
 
 /// One request to one worker.
@@ -95,17 +93,17 @@ impl WorkerCall {
         must: bool,
         now_ns: u64,
     ) -> Result<(), String> {
-        let wait_ns = match reply.map(|reply| refused(&reply)) {
-            Ok(Some(_)) if must => RETRY_NS,
-            Ok(refusal) => {
+        let is_repeated = |refusal: &Option<String>| must && refusal.is_some();
+        match reply.map(|reply| refused(&reply)) {
+            Ok(refusal) if !is_repeated(&refusal) => {
                 self.state = CallState::Done;
-                return refusal.map_or(Ok(()), Err);
+                refusal.map_or(Ok(()), Err)
             }
-            Err(CoreError { is_busy: true, .. }) => BUSY_RETRY_NS,
-            Err(_) => RETRY_NS,
-        };
-        self.state = CallState::Due(now_ns.saturating_add(wait_ns));
-        Ok(())
+            Ok(_) | Err(_) => {
+                self.state = CallState::Due(now_ns.saturating_add(RETRY_NS));
+                Ok(())
+            }
+        }
     }
 }
 

@@ -210,7 +210,8 @@ impl ManagerServer<'_> {
                 if let Some(call) = life.calls.get_mut(number)
                     && let Some(worker) = state.id(call.worker)
                 {
-                    call.state = CallState::Sent(core.relay(worker, &call.request, now));
+                    let token = core.relay(worker, &call.request, None, now);
+                    call.state = CallState::Sent(token);
                 }
             }
             LifeAction::Drop(number) => {

@@ -3,7 +3,7 @@
 use super::edits::{EditOrigin, RestartGoal};
 use super::{Deadline, ManagerServer};
 use crate::access::{self, Right};
-use crate::client::{Client, ClientWait, Relay};
+use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::life::Life;
 use crate::mailbox::Reply;
@@ -13,10 +13,8 @@ use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Maximum time that a relayed request waits for a busy mailbox.
+/// Maximum time that a relayed request waits for the domain's replies to earlier requests.
 const MAILBOX_TIMEOUT_NS: u64 = 1_500_000_000;
-/// Interval of attempts while the mailbox is busy.
-const MAILBOX_RETRY_NS: u64 = 1_000_000;
 /// Maximum bytes of a status or an audit, far above those of the largest machine.
 const REPORT_MAX: usize = 256 << 20;
 
@@ -57,12 +55,9 @@ impl ManagerServer<'_> {
             }
             Ok(Control::Relay { domain, request }) => match self.state.find(&domain) {
                 Some(to) => {
-                    let relay = Relay {
-                        to,
-                        request: request.into_bytes(),
-                        until_ns: now.saturating_add(MAILBOX_TIMEOUT_NS),
-                    };
-                    self.send_relayed(id, relay, now);
+                    let until_ns = now.saturating_add(MAILBOX_TIMEOUT_NS);
+                    let token = (self.core).relay(to, request.as_bytes(), Some(until_ns), now);
+                    self.wait_for(id, ClientWait::Reply(token));
                 }
                 None => self.answer(id, &refusal(format!("domain {domain} does not exist")), now),
             },
@@ -141,14 +136,13 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Repeats a relayed request, or fails an attach that has waited for too long. The main loop
-    /// closes the connection of a client that is too slow.
+    /// Fails an attach that has waited for too long. The main loop closes the connection of a
+    /// client that is too slow.
     pub(super) fn client_is_due(&mut self, id: u64, now: u64) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
         match &client.waits {
-            ClientWait::MailboxSpace(relay) => self.send_relayed(id, relay.clone(), now),
             ClientWait::Free(_) => {
                 let why = "the detach of the guest with this name takes more than 20 s";
                 self.answer(id, &refusal(why.to_owned()), now);
@@ -174,33 +168,21 @@ impl ManagerServer<'_> {
         Ok(())
     }
 
-    /// Sends a client's request to a domain.
-    fn send_relayed(&mut self, id: u64, relay: Relay, now: u64) {
-        let token = self.core.relay(relay.to, &relay.request, now);
-        self.wait_for(id, ClientWait::Reply(relay, token));
-    }
-
     /// Answers clients with the replies to their relayed requests.
     pub(super) fn relay(&mut self, now: u64) {
         for (&id, client) in &mut self.clients {
-            let ClientWait::Reply(relay, token) = &client.waits else {
+            let ClientWait::Reply(token) = client.waits else {
                 continue;
             };
-            let due_ns = match self.core.reply(*token) {
-                None => continue,
-                Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
-                    client.waits = ClientWait::MailboxSpace(relay.clone());
-                    Some(now.saturating_add(MAILBOX_RETRY_NS))
-                }
-                Some(reply) => {
-                    match text_of(reply) {
-                        Ok(reply) => client.answer(&Relayed { reply }, now),
-                        Err(error) => client.answer(&refusal(error), now),
-                    }
-                    client.deadline_ns()
-                }
+            let Some(reply) = self.core.reply(token) else {
+                continue;
             };
-            self.deadlines.set(Deadline::Client(id), due_ns);
+            match text_of(reply) {
+                Ok(reply) => client.answer(&Relayed { reply }, now),
+                Err(error) => client.answer(&refusal(error), now),
+            }
+            self.deadlines
+                .set(Deadline::Client(id), client.deadline_ns());
         }
     }
 

@@ -1,11 +1,16 @@
 use super::edits::{EditKind, EditOrigin, RestartGoal};
 use super::*;
 use crate::build::PendingGive;
+use crate::life::WorkerCall;
 use abi::core::Record;
-use abi::machine::Setting;
+use abi::layout::mailbox;
+use abi::machine::{Control, Setting};
+use abi::mailbox::Request;
 use config::live;
 use link::Link;
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::thread;
 
 const FILE: &str = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
@@ -200,5 +205,71 @@ fn late_edits_do_not_change_an_ending_machine() {
         server.expire(u64::MAX);
         assert!(server.deadlines.next_ns().is_none());
         assert!(server.edits.contains_key("a") && server.opening_nics.is_some());
+    });
+}
+
+/// Replies to the request in a domain's mailbox. Returns whether it is a request for counters.
+fn reply_to_request(domain: &File) -> bool {
+    let mut word = [0; 4];
+    domain
+        .read_exact_at(&mut word, mailbox::REQUEST_BYTES as u64)
+        .unwrap();
+    let mut request = vec![0; u32::from_le_bytes(word) as usize];
+    domain
+        .read_exact_at(&mut request, mailbox::IN as u64)
+        .unwrap();
+    domain
+        .read_exact_at(&mut word, mailbox::REQUEST as u64)
+        .unwrap();
+    domain.write_all_at(b"{}", mailbox::OUT as u64).unwrap();
+    domain
+        .write_all_at(&2_u32.to_le_bytes(), mailbox::REPLY_BYTES as u64)
+        .unwrap();
+    domain.write_all_at(&word, mailbox::REPLY as u64).unwrap();
+    request == serde_json::to_vec(&Request::Stat).unwrap()
+}
+
+/// A worker receives requests of clients and changes of rules in the order in which they were sent.
+#[test]
+fn counters_have_their_turn_while_rules_change() {
+    const CHANGES: u32 = 40;
+    with_server(|server| {
+        let (worker, guest) = (server.state.spec().workers()[0], server.state.place("a"));
+        let guest = guest.unwrap();
+        for (place, id) in [(worker, DomId(9)), (guest, DomId(8))] {
+            server.state.set(place, id);
+            server.state.live(id, Stage::Running, "runs");
+            server.state.connect(id);
+        }
+        let domain = tempfile::tempfile().unwrap();
+        domain.set_len(mailbox::BYTES as u64).unwrap();
+        let ours = domain.try_clone().unwrap();
+        server.core.add_mailbox(DomId(9), ours.into(), 0);
+        let stage = Some(Stage::Running);
+        let mut life = Life::resume(guest, Some(10), Restarts::default(), stage, 0);
+        let change = |conn| WorkerCall::new(worker, conn, &Request::Detach { conn }).unwrap();
+        life.calls = (0..CHANGES).map(change).collect();
+        // The first change is pending when the client sends its request.
+        server.core.relay(DomId(9), b"{}", None, monotonic_ns());
+        let (client, mut theirs) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        server.serve_internal(client);
+        let relay = Control::Relay {
+            domain: server.state.name(DomId(9)).unwrap().to_owned(),
+            request: serde_json::to_string(&Request::Stat).unwrap(),
+        };
+        serde_json::to_writer(&theirs, &relay).unwrap();
+        theirs.write_all(b"\n").unwrap();
+        server.process_events();
+        server.lives.insert(guest, life);
+        let mut order = Vec::new();
+        while order.len() < CHANGES as usize + 2 {
+            order.push(reply_to_request(&domain));
+            server.process_events();
+        }
+        assert!(!order[0] && order[1], "{order:?}");
+        let answer = answer(server, theirs);
+        assert_eq!(answer, "{\"reply\":\"{}\"}\n");
+        assert!(server.lives[&guest].calls.iter().all(WorkerCall::is_done));
     });
 }
