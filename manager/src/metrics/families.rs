@@ -29,7 +29,11 @@ const DEPTH_MAX: usize = 6;
 
 /// Returns all families of a snapshot.
 pub(crate) fn all(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
-    names.retain(|name| snapshot.status.domains.iter().any(|d| d.name == name));
+    let domains_now = &snapshot.status.domains;
+    names.retain(
+        |name| domains_now.iter().any(|domain| domain.name == name),
+        &vifs_of(snapshot),
+    );
     let mut all = Families::default();
     machine(snapshot, &mut all);
     domains(snapshot, &mut all);

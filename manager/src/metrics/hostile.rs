@@ -2,7 +2,7 @@
 //! are in the text.
 
 use super::gather::Snapshot;
-use super::names::SeriesNames;
+use super::names::{NAMES_MAX, RULE_NAMES_MAX, SeriesNames};
 use super::request::{self, HttpRequest, REQUEST_MAX};
 use super::texts;
 use serde_json::Value;
@@ -11,8 +11,10 @@ use std::time::Duration;
 
 const STATUS: &str = include_str!("testing/status.json");
 const AUDIT: &str = include_str!("testing/audit.json");
-/// Maximum number of lines of one scrape. Each domain has at most 64 names of each kind.
-const LINES_MAX: usize = 4096;
+/// Maximum number of lines of one scrape: two counters for each rule of the driver domain's ports,
+/// which are those that it names, `other`, and the interface of `web`; and a bounded number of
+/// others.
+const LINES_MAX: usize = 4096 + 2 * (NAMES_MAX + 2) * (RULE_NAMES_MAX + 1);
 
 /// Reads an HTTP request that arrives in pieces of `step` bytes. Checks that further bytes do not
 /// change the parser's first verdict, and that the answer is one well-formed response.

@@ -4,6 +4,7 @@ use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
 use super::names::SeriesNames;
 use super::text::MetricSample;
+use abi::machine::Program;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -54,11 +55,17 @@ pub(super) fn add(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Famili
     }
 }
 
-/// Returns the counter `key` of each rule of each port.
+/// Returns the counter `key` of each rule of each port of the driver domain. Other domains have no
+/// rules, so their replies cannot add names.
 fn rules(snapshot: &Snapshot, names: &mut SeriesNames, key: &str) -> Vec<MetricSample> {
     let vifs = vifs_of(snapshot);
     let mut samples = Vec::new();
-    for (domain, stat) in &snapshot.stats {
+    let is_driver = |name: &str| {
+        let mut domains = snapshot.status.domains.iter();
+        domains.any(|domain| domain.name == name && domain.program == Program::Driver)
+    };
+    let stats = snapshot.stats.iter();
+    for (domain, stat) in stats.filter(|(domain, _)| is_driver(domain)) {
         let mut sums: BTreeMap<[&str; 2], u64> = BTreeMap::new();
         let ports = stat.get("ports").and_then(Value::as_object);
         for (port, of) in ports.into_iter().flatten() {
@@ -66,7 +73,7 @@ fn rules(snapshot: &Snapshot, names: &mut SeriesNames, key: &str) -> Vec<MetricS
             for (rule, count) in rules.into_iter().flatten() {
                 let count = count.get(key).and_then(Value::as_u64).unwrap_or(0);
                 let port = names.port(domain, &vifs, port);
-                let rule = names.shown(domain, "rule", rule);
+                let rule = names.rule(domain, port, rule);
                 let sum = sums.entry([port, rule]).or_default();
                 *sum = sum.saturating_add(count);
             }

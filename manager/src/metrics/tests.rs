@@ -155,6 +155,39 @@ fn a_hostile_domain_affects_only_its_samples() {
     }
 }
 
+/// A pod can have the maximum number of rules, with other names after each change of policies.
+#[test]
+fn every_rule_of_a_pod_has_its_counter() {
+    const RULES: usize = 256;
+    let mut names = SeriesNames::default();
+    for direction in ["ingress", "egress"] {
+        let rules: Vec<String> = (0..RULES)
+            .map(|n| format!(r#""{direction}-{n}": {{"frames": {n}, "bytes": 1}}"#))
+            .collect();
+        let rules = rules.join(",");
+        let driver = format!(
+            r#"{{"ports": {{"vif.web-0": {{"rules": {{{rules}}}}},
+               "nic.wire": {{"rules": {{{rules}}}}}}}}}"#
+        );
+        let mut snapshot = snapshot(&driver);
+        // A guest cannot add rules.
+        let web = serde_json::from_str(&driver.replace("gress-", "-")).unwrap();
+        snapshot.stats.insert("web".to_owned(), web);
+        let [open, _] = super::texts(&snapshot, &mut names);
+        let of_rules = samples(&open).filter(|line| line.starts_with("grantway_rule_"));
+        assert_eq!(of_rules.count(), 2 * 2 * RULES);
+        for port in ["vif.web-0", "nic.wire"] {
+            for n in 0..RULES {
+                let line = format!(
+                    "grantway_rule_frames_total{{domain=\"driver\",port=\"{port}\",\
+                     rule=\"{direction}-{n}\"}} {n}"
+                );
+                assert!(open.lines().any(|one| one == line), "{line}");
+            }
+        }
+    }
+}
+
 /// Serves the metrics of a fictitious machine at a path.
 fn serve_at(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let path = dir.join("x.metrics");
