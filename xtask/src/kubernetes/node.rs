@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -56,6 +57,11 @@ impl Node {
 
     pub(super) fn netns(&self) -> Result<Netns> {
         self.space()?.netns()
+    }
+
+    /// Returns the node's addresses, IPv4 first.
+    pub(super) fn ips(&self) -> Result<[IpAddr; 2]> {
+        Ok([self.v4.parse()?, self.v6.parse()?])
     }
 
     /// Boots the node: links it to the control plane and starts its daemons.

@@ -7,6 +7,7 @@ mod own_node;
 mod policies;
 mod policy;
 mod results;
+mod service_egress;
 mod services;
 mod table;
 

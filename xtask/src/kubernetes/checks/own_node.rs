@@ -10,7 +10,6 @@ use crate::kubernetes::traffic::await_page;
 use crate::kubernetes::waiting::{READY_TIMEOUT, wait};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// The port of a kubelet.
@@ -41,8 +40,8 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
         effect_delay(&own.netns()?, *ip, true).context("from the pod's own node")?;
     }
     for (node, is_own) in [(own, true), (other, false)] {
-        for ip in [&node.v4, &node.v6] {
-            effect_delay_at(&pod.netns, (ip.parse()?, KUBELET_PORT), is_own)?;
+        for ip in node.ips()? {
+            effect_delay_at(&pod.netns, (ip, KUBELET_PORT), is_own)?;
         }
     }
     // The first probe of a new pod is made while its policy is in force. A probe that fails
@@ -71,8 +70,9 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     Ok("both addresses and directions".to_owned())
 }
 
-/// Requests pages from the other node, through ports of a pod's node. Where the node masquerades
-/// them, they are its own traffic; elsewhere the pod's policy decides about the client.
+/// Requests pages from the other node, through ports of both addresses of a pod's node. Where the
+/// node masquerades them, they are its own traffic; elsewhere the pod's policy decides about the
+/// client.
 pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
     const NAMESPACE: &str = "ports";
     super::results::namespace(cluster, NAMESPACE)?;
@@ -86,19 +86,23 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
         cluster.put("services", &node_port(NAMESPACE, (name, port, policy)))?;
     }
     cluster.pods(NAMESPACE, &["published"])?;
-    let node: IpAddr = cluster.node("n1")?.v4.parse()?;
+    let nodes = cluster.node("n1")?.ips()?;
     let client = cluster.node("n2")?.netns()?;
-    for port in [HOST_PORT, CLUSTER_PORT, LOCAL_PORT] {
-        await_page(&client, node, port, "published")?;
+    for node in nodes {
+        for port in [HOST_PORT, CLUSTER_PORT, LOCAL_PORT] {
+            await_page(&client, node, port, "published")?;
+        }
     }
     let policies = [isolating(NAMESPACE)];
     set(cluster, &[], &policies)?;
-    for (port, is_reached) in [
-        (HOST_PORT, false),
-        (LOCAL_PORT, false),
-        (CLUSTER_PORT, true),
-    ] {
-        effect_delay_at(&client, (node, port), is_reached)?;
+    for node in nodes {
+        for (port, is_reached) in [
+            (HOST_PORT, false),
+            (LOCAL_PORT, false),
+            (CLUSTER_PORT, true),
+        ] {
+            effect_delay_at(&client, (node, port), is_reached)?;
+        }
     }
     set(cluster, &policies, &[])?;
     cluster
@@ -108,7 +112,7 @@ pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
     wait("the pod still exists", READY_TIMEOUT, || {
         Ok(cluster.list(&path)?.is_empty())
     })?;
-    Ok("NodePort counts as the node".to_owned())
+    Ok("IPv4, IPv6; NodePort as the node".to_owned())
 }
 
 /// Returns a Service at a port of each node.

@@ -3,6 +3,7 @@
 use super::own_node;
 use super::policy::{EFFECT_TIMEOUT, effect_delay, path, put, set};
 use super::results::Results;
+use super::service_egress;
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
@@ -41,6 +42,9 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         own_node::probes(cluster, &table)
     });
     results.check("ports of nodes, and an isolated pod", own_node::ports);
+    results.check("egress to a Service by its addresses", |cluster| {
+        service_egress::check(cluster, &table)
+    });
     results.check(
         "delay from the API server's answer to the effect",
         |cluster| delays(cluster, &table),

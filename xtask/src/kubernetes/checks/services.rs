@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The node's port that forwards to a pod.
 const HOST_PORT: u16 = 8880;
+/// The port of each Service.
+pub(super) const SERVICE_PORT: u16 = 8000;
 /// Number of pods of the Deployment.
 const REPLICAS: u32 = 4;
 
@@ -20,7 +22,8 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         for name in ["a", "b"] {
             cluster.put("services", &service("default", name, name))?;
         }
-        Ok(String::new())
+        let addresses = cluster_ips(cluster, "default", "a")?;
+        Ok(format!("{} addresses each", addresses.len()))
     });
     results.check("Services without --masquerade-all", |cluster| {
         reach(cluster)
@@ -38,10 +41,11 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         pod["spec"]["containers"][0]["ports"][0]["hostPort"] = HOST_PORT.into();
         cluster.put("pods", &pod)?;
         cluster.pods("default", &["published"])?;
-        let node: IpAddr = cluster.node("n2")?.v4.parse()?;
         let from = cluster.node("n1")?.netns()?;
-        await_page(&from, node, HOST_PORT, "published")?;
-        Ok(String::new())
+        for node in cluster.node("n2")?.ips()? {
+            await_page(&from, node, HOST_PORT, "published")?;
+        }
+        Ok("IPv4, IPv6".to_owned())
     });
     results.check("kubectl exec, logs and port-forward", kubectl);
     results.check("a Deployment's rolling update", check_rolling_update);
@@ -65,16 +69,19 @@ fn check_rolling_update(cluster: &mut Cluster) -> Result<String> {
     wait("the Deployment has no pods", READY_TIMEOUT, || {
         complete(cluster)
     })?;
-    let ip = cluster_ip(cluster, "web")?;
+    let ips = cluster_ips(cluster, "default", "web")?;
     let client = cluster.pods("default", &["client"])?;
     let from = &client[0].netns;
-    await_page(from, ip, 8000, "web on 1")?;
+    for ip in &ips {
+        await_page(from, *ip, SERVICE_PORT, "web on 1")?;
+    }
     let is_over = AtomicBool::new(false);
     let (pages, updated) = std::thread::scope(|scope| {
         let requests = scope.spawn(|| -> Result<[usize; 2]> {
             let mut pages = [0; 2];
-            while !is_over.load(Ordering::Relaxed) {
-                match page(from, ip, 8000)?.as_str() {
+            let mut ips = ips.iter().cycle();
+            while let (Some(ip), false) = (ips.next(), is_over.load(Ordering::Relaxed)) {
+                match page(from, *ip, SERVICE_PORT)?.as_str() {
                     "web on 1" => pages[0] += 1,
                     "web on 2" => pages[1] += 1,
                     other => bail!("unexpected page: {other}"),
@@ -128,27 +135,35 @@ fn deployment(version: &str) -> Value {
     })
 }
 
-/// Returns a Service of a namespace, for the pods with a label.
+/// Returns a Service of a namespace with an address of each family, for the pods with a label.
 pub(super) fn service(namespace: &str, name: &str, pod: &str) -> Value {
-    let port = json!({ "port": 8000, "targetPort": 80 });
+    let port = json!({ "port": SERVICE_PORT, "targetPort": 80 });
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": name, "namespace": namespace },
-        "spec": { "selector": { "pod": pod }, "ports": [port] },
+        "spec": {
+            "selector": { "pod": pod }, "ports": [port], "ipFamilyPolicy": "RequireDualStack",
+            "ipFamilies": ["IPv4", "IPv6"],
+        },
     })
 }
 
-fn cluster_ip(cluster: &Cluster, name: &str) -> Result<IpAddr> {
-    let path = format!("/api/v1/namespaces/default/services/{name}");
+/// Returns the addresses of a Service, IPv4 first.
+pub(super) fn cluster_ips(cluster: &Cluster, namespace: &str, name: &str) -> Result<[IpAddr; 2]> {
+    let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
     let service = cluster.api.get(&path)?;
-    let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
-    ip.parse()
-        .with_context(|| format!("the Service {name} has no address"))
+    let ips = service["spec"]["clusterIPs"].as_array();
+    let ips = ips.into_iter().flatten().filter_map(Value::as_str);
+    let ips: Vec<IpAddr> = ips.map(str::parse).collect::<Result<_, _>>()?;
+    match ips[..] {
+        [v4, v6] if v4.is_ipv4() && v6.is_ipv6() => Ok([v4, v6]),
+        _ => bail!("the Service {name} has the addresses {ips:?}"),
+    }
 }
 
-/// Checks that a pod of n1 reaches the Services of a pod on each node. The pod first requests pages
-/// from the pods themselves: if its node wrongly sent an ICMP redirect, the pod's routes would
-/// change.
+/// Checks that a pod of n1 reaches the Services of a pod on each node at both addresses. The pod
+/// first requests pages from the pods themselves: if its node wrongly sent an ICMP redirect, the
+/// pod's routes would change.
 fn reach(cluster: &Cluster) -> Result<String> {
     cluster.put("pods", &pods::server("default", "client", "n1"))?;
     let pods = cluster.pods("default", &["client", "a", "b"])?;
@@ -157,9 +172,11 @@ fn reach(cluster: &Cluster) -> Result<String> {
         for address in &pod.ips {
             await_page(from, *address, 80, name)?;
         }
-        await_page(from, cluster_ip(cluster, name)?, 8000, name)?;
+        for address in cluster_ips(cluster, "default", name)? {
+            await_page(from, address, SERVICE_PORT, name)?;
+        }
     }
-    Ok(String::new())
+    Ok("IPv4, IPv6".to_owned())
 }
 
 fn kubectl(cluster: &mut Cluster) -> Result<String> {

@@ -58,12 +58,16 @@ impl Table {
         self.pods.len() * self.targets().count()
     }
 
-    /// Replaces `@NAMESPACE/POD@` by a pod's address.
+    /// Replaces `@NAMESPACE/POD@` by a pod's IPv4 address, and `@NAMESPACE/POD/v6@` by its IPv6
+    /// address.
     pub(super) fn with_addresses(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for pod in &self.pods {
-            let mark = format!("@{}/{}@", pod.namespace, pod.name);
-            text = text.replace(&mark, &pod.ip().to_string());
+            for ip in &pod.ips {
+                let family = if ip.is_ipv4() { "" } else { "/v6" };
+                let mark = format!("@{}/{}{family}@", pod.namespace, pod.name);
+                text = text.replace(&mark, &ip.to_string());
+            }
         }
         text
     }
