@@ -18,7 +18,7 @@ use std::path::PathBuf;
     after_help = "Try it:        grantway demo\n\
                   Your own:      grantway up examples/two-guests.toml\n\
                   Exit status:   0 done, 1 failed, 2 wrong usage or configuration, \
-                  3 cannot run here"
+                  3 cannot run here,\n               130 stopped by a signal"
 )]
 pub(crate) struct Cli {
     /// Print only JSON lines on standard output
@@ -40,11 +40,11 @@ pub(crate) enum Command {
     Up(crate::up::UpOptions),
     /// Run a command in a new network namespace, behind a driver domain
     ///
-    /// The command starts with an address, a default route and name servers. Its packets leave this
-    /// system with this system's address. The command gets a machine with one guest. When the
-    /// command exits, that machine and all processes that the command leaves running end. With
-    /// --machine the command is attached to a running machine instead. Without privileges `pasta`,
-    /// if installed, connects it to the outside.
+    /// Starts a machine with one guest for the command. The command has an address, a default route
+    /// and name servers; its packets get this system's address (NAT). When the command exits,
+    /// `grantway run` ends the machine and kills all processes that the command left running. With
+    /// --machine, attaches the command to a running machine instead. Without privileges, `pasta`
+    /// connects the command to the outside, if it is installed.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
     /// End a machine and all its domains
@@ -56,10 +56,12 @@ pub(crate) enum Command {
     /// Serve the guests of a real Xen, as its driver domain
     ///
     /// Run it as root, in dom0 or in a driver domain, instead of the kernel's xen-netback. The
-    /// xenstore lists the guests. The file configures the driver and its network interfaces.
+    /// xenstore lists the guests; the file configures the driver and its network interfaces. Runs
+    /// until a signal.
     #[command(after_help = "Example:\n  grantway xen /etc/grantway/xen.toml")]
     Xen {
-        /// The configuration, without guests
+        /// The configuration, without guests (docs/xen.md describes it)
+        #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
     /// Show domains, processes and connections
@@ -73,7 +75,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  grantway stat driver\n  \
         grantway stat --nonzero | grep drop\n  grantway stat web --table")]
     Stat {
-        /// The domain
+        /// The domain [default: all domains]
         domain: Option<String>,
         /// Omit counters that are zero
         #[arg(long)]
@@ -90,7 +92,7 @@ pub(crate) enum Command {
         grantway grants --json | jq .leaked"
     )]
     Grants {
-        /// List every grant in use
+        /// List each classic grant in use; only machines of `up --lab` have any
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -98,9 +100,10 @@ pub(crate) enum Command {
     },
     /// Watch traffic, drops and CPU time of every domain
     ///
-    /// Shows one row for each network interface, domain and guest, and one for the monitor. `s`,
-    /// `r`, `d`, `c` and `n` select the sort order, `t` traces a packet through the selected
-    /// domain, `p` profiles it, `q` quits. If standard output is not a terminal, prints one table.
+    /// Shows one row for each NIC, domain and guest, and one for the monitor. `s`, `r`, `d`, `c` and
+    /// `n` sort by frames sent, frames received, drops, CPU time and name; the arrow keys select a
+    /// row, `t` traces a packet through its domain, `p` profiles it for 3 seconds, `q` quits. If
+    /// standard input or output is not a terminal, prints one table.
     #[command(
         after_help = "Examples:\n  grantway top\n  grantway top --once --sort drops\n  \
         grantway top --json | jq '.rows[] | {name, cpus}'"
@@ -125,7 +128,7 @@ pub(crate) enum Command {
     /// Trace the next packet through the machine, or through one domain, hop by hop
     #[command(after_help = "Examples:\n  grantway trace\n  grantway trace web --wait 30")]
     Trace {
-        /// One domain; default: the driver domain and all guests on the packet's path
+        /// One domain [default: the driver domain and all guests on the packet's path]
         domain: Option<String>,
         /// Seconds to wait for a packet
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -154,22 +157,26 @@ pub(crate) enum Command {
     Capture(crate::capture::CaptureOptions),
     /// Change a setting of a running domain
     ///
-    /// An unknown key is rejected with the list of valid keys.
-    #[command(after_help = "Example:\n  grantway set driver lro.flush t50")]
+    /// The settings are the keys of the section [lro] of the configuration file, except `flows`.
+    /// They apply until the domain restarts. An unknown key is rejected with the list of valid
+    /// keys.
+    #[command(after_help = "Examples:\n  grantway set driver lro.flush t50\n  \
+        grantway set web lro.at both")]
     Set {
         /// The domain
         domain: String,
-        /// The setting
+        /// The setting, as lro.KEY
         key: String,
-        /// Its new value
+        /// Its new value, as in the file, without quotes
         value: String,
         #[command(flatten)]
         instance: InstanceArg,
     },
     /// Restart domains with the installed programs
     ///
-    /// Returns when their connections are up again. Streams continue. A guest loses the contents of
-    /// its memory. Several domains are restarted one after another.
+    /// Restarts one domain after another, and returns when their connections are up again. Streams
+    /// pause and continue. A guest loses the contents of its memory, including the connections of
+    /// an endpoint `stack`.
     #[command(after_help = "Examples:\n  grantway restart driver\n  \
         grantway restart web db --json | jq .connected_ns")]
     Restart {
@@ -241,8 +248,8 @@ pub(crate) enum Command {
         /// The guest
         guest: String,
         /// A file with the guest's rules, in TOML, or in JSON if its name ends in `.json`. A
-        /// section without rules removes all rules
-        #[arg(long, value_name = "FILE")]
+        /// section without rules removes all rules of its interface
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
         #[command(flatten)]
         instance: InstanceArg,

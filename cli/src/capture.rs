@@ -45,13 +45,13 @@ pub(crate) struct CaptureOptions {
     /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-    /// Stop after this many frames
+    /// Stop after this many frames [default: unlimited]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after this many seconds
+    /// Stop after this many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
-    /// Keep at most this many bytes of each frame
+    /// Write at most this many bytes of each frame
     #[arg(long, value_name = "BYTES", default_value_t = 1600,
           value_parser = clap::value_parser!(u32).range(1..=262_144))]
     snaplen: u32,

@@ -5,7 +5,7 @@ use clap::Args;
 /// An instance.
 #[derive(Debug, Args)]
 pub(crate) struct InstanceArg {
-    /// Name of the instance
+    /// Name of the machine
     #[arg(long, default_value = config::DEFAULT_NAME)]
     pub(crate) name: String,
 }

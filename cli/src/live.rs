@@ -23,29 +23,30 @@ pub(crate) struct AttachArgs {
         required_unless_present_any = ["file", "vhost_user"]
     )]
     pub(crate) netns: Option<String>,
-    /// Serve a virtual machine instead, by the vhost-user socket of its monitor, below
-    /// /run/grantway/vhost
+    /// Serve a virtual machine instead, through this vhost-user socket; on a machine of root, it
+    /// must be below /run/grantway/vhost
     #[arg(
         long,
         value_name = "SOCKET",
         conflicts_with_all = ["netns", "file", "addresses", "network", "gateway", "ifname"]
     )]
     pub(crate) vhost_user: Option<PathBuf>,
-    /// Whether the machine creates the socket, or connects to the virtual machine monitor's
+    /// server: create the socket; client: connect to the virtual machine monitor's [default:
+    /// server]
     #[arg(long, value_name = "MODE", requires = "vhost_user", value_parser = ["server", "client"])]
     pub(crate) mode: Option<String>,
-    /// The user that may connect to the socket: a name or a number; default: the machine's user
+    /// The user that may connect to the socket: a name or a number [default: the machine's user]
     #[arg(long, value_name = "USER", requires = "vhost_user")]
     pub(crate) owner: Option<String>,
-    /// Queue pairs that the virtual machine may use, 1 to 8; default: one for each worker of the
-    /// driver domain
+    /// Queue pairs that the virtual machine may use, 1 to 8 [default: one for each worker of the
+    /// driver domain]
     #[arg(long, value_name = "N", requires = "vhost_user")]
     pub(crate) queues: Option<u32>,
     /// An address of the guest's interface, with the prefix length of its network; can be repeated
     #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
     pub(crate) addresses: Vec<Cidr>,
     /// Use a free address and the gateway of this NIC's network. Without a name, use the network of
-    /// the first NIC that has an address, or else the first network of a guest
+    /// the first NIC with an address, or else of the first guest with one
     #[arg(
         long,
         value_name = "NIC",
@@ -57,27 +58,33 @@ pub(crate) struct AttachArgs {
     /// Accept an --ip whose network overlaps an address or route of the namespace
     #[arg(long, requires = "addresses")]
     pub(crate) allow_overlap: bool,
-    /// The guest's default route
+    /// The guest's default route [default: none, with --network the NIC's address]
     #[arg(long, value_name = "IP", conflicts_with = "file")]
     pub(crate) gateway: Option<IpAddr>,
-    /// The guest's MAC; default: derived from its name
+    /// The guest's MAC, such as 02:00:00:00:05:01 [default: derived from its name]
     #[arg(long, conflicts_with = "file")]
     pub(crate) mac: Option<String>,
-    /// MTU of the guest's interface, bytes
+    /// MTU of the guest's interface, bytes, 576 to 9000 [default: 1500]
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) mtu: Option<u32>,
-    /// Name of the guest's interface; default: `eth0`
+    /// Name of the guest's interface [default: eth0]
     #[arg(long, conflicts_with = "file")]
     pub(crate) ifname: Option<String>,
-    /// Limit of traffic from the guest, megabits per second
+    /// Limit of traffic from the guest, megabits per second [default: unlimited]
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate: Option<f64>,
-    /// Limit of traffic to the guest, megabits per second. Frames above the limit wait
+    /// Limit of traffic to the guest, megabits per second; frames above it wait [default:
+    /// unlimited]
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate_to_guest: Option<f64>,
     /// A file with the contents of a `[[guest]]` section instead of these options: any endpoint,
     /// any number of interfaces, rules (docs/config.md)
-    #[arg(long, value_name = "FILE", conflicts_with = "netns")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = clap::ValueHint::FilePath,
+        conflicts_with = "netns"
+    )]
     pub(crate) file: Option<PathBuf>,
 }
 

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 /// Options of `grantway reload`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
-    /// The configuration; fragments in the folder next to it are read, too
+    /// The configuration; fragments in the folder FILE.d are read, too
     #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
     /// Print the steps without executing them
     #[arg(long)]
     dry_run: bool,
-    /// Name of the instance, instead of the file's
+    /// Name of the machine [default: the file's]
     #[arg(long)]
     name: Option<String>,
 }

@@ -30,16 +30,17 @@ pub(crate) struct UpOptions {
     /// Return as soon as the machine is ready, and leave it running
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Name of the instance; default: the file's
+    /// Name of the machine [default: the file's]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Start grantwayd-lab and driver-lab, which also have the grant mechanisms of comparisons
+    /// Start grantwayd-lab and driver-lab, which also have the grant mechanisms that exist only for
+    /// comparisons
     #[arg(long)]
     pub(crate) lab: bool,
-    /// File for the monitor's log; default: in the runtime directory
+    /// File for the monitor's log [default: NAME.log in the runtime directory]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
-    /// Also serve metrics at this port of 127.0.0.1; default: the file's
+    /// Also serve metrics at this port of 127.0.0.1 [default: the file's, or none]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) metrics_port: Option<u16>,
 }

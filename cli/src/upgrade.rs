@@ -39,12 +39,17 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 /// The machines to upgrade.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Machines {
-    /// Every machine of this user
+    /// Upgrade every machine of this user
     #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// The machine of this configuration file. With `--all`, skip this machine if it does not run,
-    /// and exit with status 3 only if this machine cannot be upgraded
-    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    /// Upgrade the machine of this configuration file. With --all, skip this machine if it does not
+    /// run, and exit with status 3 only if this machine cannot be upgraded
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = clap::ValueHint::FilePath,
+        conflicts_with = "name"
+    )]
     file: Option<PathBuf>,
     #[command(flatten)]
     which: InstanceArg,

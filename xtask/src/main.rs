@@ -6,6 +6,7 @@ mod compare;
 mod defences;
 mod dist;
 mod fuzz;
+mod help;
 mod hostile;
 mod kubernetes;
 mod layering;
@@ -26,38 +27,6 @@ mod xen;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
-
-const USAGE: &str = "\
-usage: cargo xtask <task>
-
-  build              build grantway and the programs that it starts into target/release/
-  demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
-  test [--require] [ARGS…]  run every test, then list the skipped ones; --require: a skip fails
-  layering           check dependencies between crates, and uses of `unsafe` (xtask/layering.txt)
-  sizes              check the length of functions, files and lines; print lines of code per folder
-  words [FOLDER…]    find retired words and phrases (xtask/words.txt)
-  links              find broken links in pages, and broken paths in code
-  book               build the pages as a book: target/book/html (mdbook)
-  dist [--built] [--check]  build the Debian packages: target/dist (cargo-deb); --built: without
-                     building programs; --check: also lintian, install, upgrade and purge in a
-                     separate root
-  tcb                count lines and `unsafe` blocks of the trusted base; fails if a program exceeds
-                     its limit in xtask/layering.txt
-  mutants [MODULE…]  do the tests detect changes of ring, grants, counted-grants, …? resumable
-  mutants --kept [MODULE…]  print stored results without running anything
-  vfio               test a NIC that is a PCI device behind an emulated IOMMU (see --help)
-  xen [TEST…]        test the driver domain on the real Xen, in an emulated machine (see --help)
-  xen exp [ARGS…]    compare it there with the kernel's xen-netback: work per packet; resumable
-  kubernetes [GROUP…]  Grantway in a real cluster of two nodes, on this system (see --help)
-  compare COMMIT     is the tree as fast as that commit? (see --help)
-  defences [--kept] [NAME…]  remove each defence: does its test fail? resumable
-  soak --kills N [--of driver|guest|manager|netd] [--minutes M] [--fresh]
-                     kill the driver domain, or another part, under load; resumable
-  soak --attaches N [--minutes M] [--fresh]  attach and detach under load and kills; resumable
-  soak --guests N [--minutes M] [--fresh]  mixed traffic of N guests for M minutes (30) under kills,
-                     profiles and traces; resumable
-  hostile [--minutes N]  measure how hostile domains and a SYN flood disturb innocent guests
-  fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
     end_with_reader();
@@ -89,8 +58,12 @@ fn end_with_reader() {
 
 fn run(args: &[String]) -> Result<()> {
     let Some((task, rest)) = args.split_first() else {
-        bail!("which task?\n\n{USAGE}")
+        bail!("which task?\n\n{}", help::usage())
     };
+    if let Some(text) = help::requested(task, rest) {
+        println!("{text}");
+        return Ok(());
+    }
     match (task.as_str(), rest) {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
@@ -113,9 +86,9 @@ fn run(args: &[String]) -> Result<()> {
         ("hostile", args) => hostile::run(args),
         ("fuzz-smoke", args) => fuzz::smoke(args),
         ("help" | "--help" | "-h", _) => {
-            println!("{USAGE}");
+            println!("{}", help::usage());
             Ok(())
         }
-        _ => bail!("no such task: {}\n\n{USAGE}", args.join(" ")),
+        _ => bail!("no such task: {}\n\n{}", args.join(" "), help::usage()),
     }
 }

@@ -30,13 +30,15 @@ this tree whose NIC is a virtio-net device; a cable joins it and a device that t
   down      the device is released
   core      the core is killed, and the next machine takes the device
   attack    a hostile driver domain has the device access other memory: the IOMMU faults, guests
-            reach each other without a loss, and an ordinary driver domain takes the device up
+            reach each other without a loss, and an ordinary driver domain uses the device again
 
 Then machines whose NIC is an Intel 82574 (e1000e) pass ping, tcp, kill (three times), faults,
 unmapped, down and attack.
 
 Needs qemu-system-x86_64, busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all
-deadlines (default: 3).";
+deadlines (default: 3).
+
+example: cargo xtask vfio";
 
 /// The tests, in the order in which they run.
 const TESTS: [&str; 19] = [

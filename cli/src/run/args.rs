@@ -9,13 +9,14 @@ use std::net::IpAddr;
 /// `grantway run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The command's address, with the prefix length of its network; default: an unused one
+    /// The command's address, with the prefix length of its network [default: an unused network of
+    /// four addresses in 10.64.0.0/10]
     #[arg(long, value_name = "CIDR")]
     pub(crate) ip: Option<Cidr>,
     /// Accept an --ip whose network overlaps an address or route of this system
     #[arg(long, requires = "ip", conflicts_with = "machine")]
     pub(crate) allow_overlap: bool,
-    /// A name server for the command, instead of this system's; may be given several times
+    /// A name server for the command; can be repeated [default: this system's]
     #[arg(long, value_name = "IP")]
     pub(crate) dns: Vec<IpAddr>,
     /// Ports of this system to forward to the command, like tcp:8080=80; can be repeated, or
@@ -27,8 +28,8 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["no_uplink", "machine"]
     )]
     pub(crate) forward: Vec<String>,
-    /// Limit of the command's open connections through this system. New connections per second are
-    /// limited to an eighth of it. 0: unlimited
+    /// Limit of the command's open connections through this system; new connections per second are
+    /// limited to an eighth of it; 0: unlimited
     #[arg(
         long,
         value_name = "N",
@@ -47,8 +48,8 @@ pub(crate) struct RunArgs {
     /// Give the command an address, but no connection to the outside
     #[arg(long, conflicts_with = "machine")]
     pub(crate) no_uplink: bool,
-    /// Limit of the command's processes and threads, which stops fork bombs; 0: unlimited. Needs
-    /// Linux 6.14; older kernels ignore it
+    /// Limit of the command's processes and threads, which stops fork bombs: 512 or more; 0:
+    /// unlimited. Needs Linux 6.14; older kernels ignore it
     #[arg(
         long,
         value_name = "N",
@@ -56,8 +57,8 @@ pub(crate) struct RunArgs {
         value_parser = processes::parse
     )]
     pub(crate) processes: u32,
-    /// Also wait for all processes that the command leaves running. By default they are killed when
-    /// the command exits
+    /// Wait for all processes that the command leaves running, too [default: they are killed when
+    /// the command exits]
     #[arg(long)]
     pub(crate) wait: bool,
     /// At the end, report the driver domain's access and the traffic on standard error
@@ -66,20 +67,20 @@ pub(crate) struct RunArgs {
     /// Do not report missing features
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Name of the instance, for options such as `grantway status --name`; default: run-PID
+    /// Name of the new machine, for options such as `grantway status --name` [default: run-PID]
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Attach the command to this running machine instead of a new one, and detach it when it exits
     #[arg(long, value_name = "INSTANCE", conflicts_with = "name")]
     pub(crate) machine: Option<String>,
-    /// Name of the command as a guest of that machine; default: run-PID
+    /// Name of the command as a guest of that machine [default: run-PID]
     #[arg(long, value_name = "NAME", requires = "machine")]
     pub(crate) guest: Option<String>,
-    /// The NIC whose network provides the command's address, unless --ip is given; default: the
-    /// first NIC with an address, or else the first network of a guest
+    /// The NIC whose network provides the command's address [default: the first NIC with an
+    /// address, or else the first guest with one]
     #[arg(long, value_name = "NIC", requires = "machine", conflicts_with = "ip")]
     pub(crate) network: Option<String>,
-    /// The command's default route, with --ip; default: none
+    /// The command's default route, with --ip [default: none]
     #[arg(long, value_name = "IP", requires_all = ["machine", "ip"])]
     pub(crate) gateway: Option<IpAddr>,
     /// The command and its arguments

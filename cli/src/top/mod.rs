@@ -32,7 +32,7 @@ const DETAILS_KEYS: &str = "q, Esc, Return back to the table · Ctrl-C quit";
 /// Options of `grantway top`.
 #[derive(Debug, Args)]
 pub(crate) struct TopOptions {
-    /// Seconds between two updates
+    /// Time between two updates, seconds
     #[arg(long, value_name = "S", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
@@ -40,7 +40,7 @@ pub(crate) struct TopOptions {
     #[arg(long)]
     once: bool,
     /// Sort order
-    #[arg(long, value_name = "WHAT", default_value = "sends")]
+    #[arg(long, value_name = "ORDER", default_value = "sends")]
     sort: Order,
     #[command(flatten)]
     instance: InstanceArg,

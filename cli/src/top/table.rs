@@ -9,15 +9,15 @@ use tool::clean;
 /// Sort order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Order {
-    /// Most bytes sent
+    /// Most bytes sent first
     Sends,
-    /// Most bytes received
+    /// Most bytes received first
     Receives,
-    /// Most frames dropped
+    /// Most dropped frames first
     Drops,
-    /// Most CPU time
+    /// Most CPU time first
     Cpu,
-    /// Name
+    /// By name
     Name,
 }
 

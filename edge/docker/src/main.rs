@@ -17,10 +17,16 @@ usage: grantway-docker [--socket PATH] [--state FOLDER] [--run FOLDER]
 Docker's remote network driver `grantway`. Docker finds it by its socket,
 /run/docker/plugins/grantway.sock.
 
-  --socket PATH   listens there; without it, standard input is the listening
-                  socket (systemd: StandardInput=socket)
-  --state FOLDER  networks, which survive a reboot (/var/lib/grantway/docker)
-  --run FOLDER    endpoints of containers (/run/grantway/docker)
+  --socket PATH   socket to listen on [default: standard input, which is then a
+                  listening socket (systemd: StandardInput=socket)]
+  --state FOLDER  folder for networks, which survive a reboot
+                  [default: /var/lib/grantway/docker]
+  --run FOLDER    folder for endpoints of containers
+                  [default: /run/grantway/docker]
+  --version       print the version
+  --help          print this text
+
+Example: grantway-docker --socket /run/docker/plugins/grantway.sock
 ";
 
 /// The arguments.

@@ -45,8 +45,8 @@ enum Command {
         /// The node's name
         #[arg(long)]
         node: String,
-        /// A file with a `List` of nodes, namespaces, pods and network policies, in JSON, of at
-        /// most 256 MiB; without it, standard input
+        /// A file with a `List` of nodes, namespaces, pods and network policies, in JSON, at most
+        /// 256 MiB [default: standard input]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
@@ -54,9 +54,9 @@ enum Command {
     ///
     /// Watches Nodes, Namespaces, Pods and NetworkPolicies, compiles the policies after each
     /// change, and sets the rules of this node's pods through the control socket of the machine.
-    /// Rules stay in force while the agent or the API server does not run. The pods are those that
-    /// `grantway-cni` attached with `"networkPolicy": true` in the network's file. Runs until it is
-    /// stopped.
+    /// Rules stay in force while the agent or the API server does not run. The agent's pods are
+    /// those that `grantway-cni` attached with `"networkPolicy": true` in the network's file. Runs
+    /// until a signal.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
     /// names another.
@@ -73,7 +73,7 @@ enum Command {
     /// namespace. Nodes must be in one layer-2 network. The routes have the protocol 71 (`ip route
     /// show proto 71`); those of nodes that no longer exist are removed, and no other route is
     /// changed. Routes stay in force while the program or the API server does not run. Needs the
-    /// capability CAP_NET_ADMIN and the program `ip`. Runs until it is stopped.
+    /// capability CAP_NET_ADMIN and the program `ip`. Runs until a signal.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
     /// names another.
@@ -109,16 +109,18 @@ struct AgentArgs {
 
 #[derive(Debug, Args)]
 struct ServerArgs {
-    /// A kubeconfig, whose current context has a token or a client certificate
+    /// A kubeconfig, whose current context has a token or a client certificate [default: the
+    /// pod's service account]
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     kubeconfig: Option<PathBuf>,
-    /// The API server, as `https://HOST:PORT`; `http://` only without a token
+    /// The API server, as `https://HOST:PORT`; `http://` only without a token [default: the
+    /// pod's]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The token, in a file that is read again for each request
+    /// File with the token, which is read again for each request [default: no token]
     #[arg(long, value_name = "FILE", requires = "server")]
     token_file: Option<PathBuf>,
-    /// The certificates of the API server's authority
+    /// File with the certificates of the API server's authority, in PEM
     #[arg(long, value_name = "FILE", requires = "server")]
     ca_file: Option<PathBuf>,
 }

@@ -37,9 +37,11 @@ use std::sync::Arc;
 const USAGE: &str = "\
 usage: grantway-xen CONFIG.toml SOCKET
 
-Serves every network interface that Xen's toolstack assigns to this domain as a backend, until it
-is stopped. Needs root at its start. SOCKET is its control socket; the journal is created beside it.
-`grantway xen CONFIG.toml` chooses both.";
+Serves every network interface whose backend Xen's toolstack has assigned to this domain, until a
+signal. Must be started by root. SOCKET is the path of its control socket; the journal is created
+beside it. `grantway xen CONFIG.toml` chooses both paths.
+
+Example: grantway-xen /etc/grantway/xen.toml /run/grantway/grantway.sock";
 
 /// Exit status of a process that has panicked.
 pub const PANICKED: i32 = 70;
@@ -63,6 +65,10 @@ impl From<io::Error> for XenStartError {
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if matches!(arguments.as_slice(), [help] if help == "--help" || help == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let [config, socket] = arguments.as_slice() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 /// A NIC in memory for `demo`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum DemoNic {
-    /// An end of a cable
+    /// A simulated cable
     Sim,
-    /// A device with descriptor rings, in software
+    /// A device in software with descriptor rings
     Soft,
 }
 
@@ -23,14 +23,14 @@ pub enum DemoNic {
 pub enum LabCommand {
     /// Run a whole machine for half a minute and report its performance
     ///
-    /// Creates namespaces, a wire and a guest, measures a TCP stream and requests with ordinary
-    /// sockets in both directions, and removes everything at the end. Needs no privileges.
+    /// Creates namespaces, a wire and a guest, measures a TCP stream and requests in both directions
+    /// with ordinary sockets, and removes everything at the end. Needs no privileges.
     #[command(after_help = "Examples:\n  grantway demo\n  grantway demo --quick --json")]
     Demo {
         /// Take at most 15 seconds
         #[arg(long)]
         quick: bool,
-        /// Use a NIC in memory and TCP/IP inside the domains instead of TAPs
+        /// Use a NIC in memory, and TCP/IP stacks inside the domains, instead of TAPs
         #[arg(long, value_name = "KIND")]
         nic: Option<DemoNic>,
         /// The same as --nic sim
@@ -46,7 +46,7 @@ pub enum LabCommand {
         /// Name of a plan (see --list), or a file NAME.toml
         #[arg(required_unless_present = "list")]
         plan: Option<String>,
-        /// Short run of every configuration, at most two minutes
+        /// Measure every configuration briefly, at most 2 minutes in all
         #[arg(long)]
         quick: bool,
         /// List the plans
@@ -55,7 +55,7 @@ pub enum LabCommand {
         /// Number of rounds [default: the plan's]
         #[arg(long, value_name = "N")]
         rounds: Option<usize>,
-        /// Length of a measurement, seconds [default: the plan's]
+        /// Duration of a measurement, seconds [default: the plan's]
         #[arg(long, value_name = "S")]
         seconds: Option<f64>,
         /// Let idle cores halt, even if the plan keeps them awake
@@ -65,7 +65,8 @@ pub enum LabCommand {
         /// commas
         #[arg(long, value_name = "TEXT")]
         only: Option<String>,
-        /// Folder for the data (JSON lines, CSV) and a plot (SVG) per metric
+        /// Write the data (JSON lines, CSV) and a plot (SVG) of each metric to this folder [default:
+        /// print only]
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },

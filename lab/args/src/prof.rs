@@ -11,8 +11,8 @@ const DEFAULT_FILE: &str = "grantway.prof";
 pub enum Prof {
     /// Record a session: a command from start to end, or everything that runs until Ctrl-C
     ///
-    /// Finds domains automatically, including those that the command starts. A command without
-    /// domains is one domain. The exit status is the command's.
+    /// Finds domains automatically, including those that the command starts. A command that starts
+    /// no domains is profiled as one domain. The exit status is the command's.
     #[command(after_help = "Examples:\n  grantway prof record -- grantway demo\n  \
         grantway prof record --seconds 10 -o busy.prof\n  \
         grantway prof record --domain app=1234 --seconds 5")]
@@ -46,13 +46,14 @@ pub enum Prof {
         /// Point B
         #[arg(value_hint = ValueHint::FilePath)]
         b: PathBuf,
-        /// Only this domain
+        /// Compare only this domain
         #[arg(long)]
         domain: Option<String>,
-        /// Number of functions
+        /// Number of functions per domain
         #[arg(long, value_name = "N", default_value_t = 15)]
         functions: usize,
-        /// Draw the differences, too: red grew, blue shrank
+        /// Write the differences as a flame graph, too: red functions take more time in B, blue ones
+        /// less
         #[arg(long, value_name = "SVG", value_hint = ValueHint::FilePath)]
         flame: Option<PathBuf>,
         /// How classes are found
@@ -62,8 +63,8 @@ pub enum Prof {
     /// Show the source lines and the instructions of a function, with their shares of each domain's
     /// time
     ///
-    /// FUNCTION is a whole name, the end of a path (`engine::copy`), or a part that only one
-    /// function has. Texts are read from the sources and programs on this machine.
+    /// FUNCTION is a whole name, the end of a path (`engine::copy`), or a part of exactly one
+    /// function's name. Source lines and instructions are read from files on this machine.
     #[command(after_help = "Examples:\n  grantway prof annotate engine::copy\n  \
         grantway prof annotate memcpy busy.prof --domain driver")]
     Annotate {
@@ -94,8 +95,10 @@ pub enum Prof {
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         rules: Option<PathBuf>,
     },
-    /// Write a session for another tool. For the Firefox Profiler (profiler.firefox.com) domains
-    /// are processes, classes are categories
+    /// Convert a session for another tool
+    ///
+    /// In the Firefox Profiler (profiler.firefox.com) domains are processes, and classes are
+    /// categories.
     #[command(
         after_help = "Examples:\n  grantway prof export busy.prof -o busy.json\n  \
         grantway prof export --format pprof"
@@ -122,7 +125,7 @@ pub enum Prof {
         /// How classes are found
         #[command(flatten)]
         classing: Classes,
-        /// Seconds between two screens
+        /// Time between two screens, seconds
         #[arg(long, value_name = "S", default_value_t = 2,
               value_parser = clap::value_parser!(u32).range(1..=3600))]
         interval: u32,
@@ -158,7 +161,7 @@ pub struct RecordArgs {
     /// Participants
     #[command(flatten)]
     pub with: With,
-    /// Maximum duration, seconds
+    /// Maximum duration, seconds [default: until the command exits, or Ctrl-C]
     #[arg(long, value_name = "S")]
     pub seconds: Option<f64>,
     /// Command to run
@@ -174,19 +177,19 @@ pub struct Participate {
     /// Processes of the domain, PID[,PID…], including their descendants
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<u32>,
-    /// Let the initiator attribute its samples
+    /// Let the initiator attribute the domain's samples
     #[arg(long)]
     pub passive: bool,
     /// Symbols of a passive domain: ADDRESS KIND NAME, as in /proc/kallsyms
     #[arg(long, value_name = "FILE", requires = "passive", value_hint = ValueHint::FilePath)]
     pub symbols: Option<PathBuf>,
-    /// Run a command here, sample it and send the result, as an agent on another machine would
+    /// Run a command, sample it here, and send the result, as an agent on another machine would
     #[arg(long, conflicts_with_all = ["passive", "pid"], requires = "command")]
     pub agent_only: bool,
-    /// Socket of the initiator
+    /// Socket of the initiator [default: in the runtime directory]
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
-    /// Seconds to wait for a session
+    /// Time to wait for a session, seconds
     #[arg(long, default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub wait: u32,
@@ -216,7 +219,7 @@ pub struct Functions {
     /// Number of functions per domain; 0: none
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub functions: usize,
-    /// Show the time of functions with their callees, too
+    /// Show the time with callees, too
     #[arg(long)]
     pub children: bool,
     /// Show the callers of each function
@@ -225,8 +228,8 @@ pub struct Functions {
     /// Show source lines, too
     #[arg(long)]
     pub lines: bool,
-    /// Sort functions by time without callees (self) or with their callees (total) [default: self,
-    /// with --children total]
+    /// Sort functions by time without callees (self) or with callees (total) [default: self, with
+    /// --children total]
     #[arg(long, value_name = "TIME", value_parser = ["self", "total"])]
     pub sort: Option<String>,
 }
@@ -246,13 +249,14 @@ pub struct Classes {
 #[derive(Debug, Args)]
 pub struct With {
     /// Domains with separate profilers (`prof participate`): their number, or NAME[,NAME…]
+    /// [default: none]
     #[arg(long, value_name = "N|NAMES")]
     pub participants: Option<String>,
-    /// Seconds to wait for participants. Then the session starts without the missing ones and names
-    /// them
+    /// Time to wait for participants, seconds. After it the session starts without the missing
+    /// ones, and the report names them
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
-    /// Socket to which participants connect
+    /// Socket to which participants connect [default: in the runtime directory]
     #[arg(long, value_name = "SOCKET", requires = "participants", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
 }
@@ -260,12 +264,12 @@ pub struct With {
 /// Sampling options.
 #[derive(Debug, Args)]
 pub struct Sampling {
-    /// cycles, instructions, cache-misses, dtlb-misses, itlb-misses or cpu-clock [default: the best
-    /// that this machine supports]
+    /// Event to sample: cycles, instructions, cache-misses, dtlb-misses, itlb-misses or cpu-clock
+    /// [default: cycles, or cpu-clock on machines without a PMU]
     #[arg(long)]
     pub event: Option<String>,
-    /// Samples per second and CPU [default: 997, with a warning if these cost over 2 % of a busy
-    /// core]
+    /// Samples per second and CPU, 1 to 10000 [default: 997, with a warning if they cost more than
+    /// 2 % of a busy core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub hz: Option<u32>,
     /// Profile only this machine [default: all machines on this host]

@@ -40,7 +40,7 @@ usage: cargo xtask kubernetes [GROUP…]
        cargo xtask kubernetes --fetch
 
 Starts a Kubernetes cluster of two nodes in namespaces of this system, with Grantway as the network
-of its pods, as docs/kubernetes.md describes it, and runs the groups of checks: by default all.
+of its pods, as docs/kubernetes.md describes, and runs the named groups of checks (default: all).
 Needs root, Go, and Debian's packages containerd, runc, containernetworking-plugins, conntrack,
 iptables and busybox-static; without them it is skipped (with GRANTWAY_REQUIRE=all, it fails). The
 first run builds Kubernetes to target/kubernetes: 6 minutes, and 3 GB in Go's cache. Logs are in

@@ -26,12 +26,14 @@ pub(crate) use packages::find;
 use std::time::Duration;
 
 const USAGE: &str = "\
-usage: cargo xtask xen [TEST…] | exp [ARGS…]
+usage: cargo xtask xen [TEST…|all] | exp [ARGS…]
 
 Boots Xen, a dom0 and stock guests in QEMU's software emulation, with the driver domain of this
-tree, and runs the named tests: by default those marked with *, with `all` all of them. Downloads
+tree, and runs the named tests: by default those marked with *, with `all` every test. Downloads
 packages once, with apt-get, to target/xen. GRANTWAY_XEN_SLOW multiplies all deadlines (default: by
-the load of this system). `exp --help` describes the comparison with xen-netback.";
+the load of this system). `exp --help` describes the comparison with xen-netback.
+
+example: cargo xtask xen pv kill";
 
 /// Deadline of a run on a system with a free CPU, seconds.
 const DEADLINE_S: u64 = 360;

@@ -33,7 +33,9 @@ usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
 Compares the driver domain with the kernel's xen-netback in one emulated machine, by work per
 packet, not by speed. Columns: netback, grantway-copy, grantway-map; default: all. Each run of the
 machine is one of N rounds (default: 3), and measures only missing windows. --fresh discards stored
-windows; --kept prints them without running anything.";
+windows; --kept prints them without running anything. --json prints JSON lines.
+
+example: cargo xtask xen exp --rounds 2 netback grantway-copy";
 
 /// Deadline of a round on a system with a free CPU, seconds.
 const DEADLINE_S: u64 = 1200;
