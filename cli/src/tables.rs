@@ -151,7 +151,7 @@ pub(crate) fn grants(audit: &Audit, all: bool) -> String {
     // Persistently mapped grants have no entry in the classic table. A column of zeros would
     // wrongly suggest that no grant is in use.
     let has_classic = audit.domains.iter().any(|domain| !domain.in_use.is_empty());
-    let mut header = vec!["domain", "pages owned", "granted", "mapped of others"];
+    let mut header = vec!["domain", "pages owned", "granted", "mapped"];
     header.extend(has_classic.then_some("in use"));
     let mut domains = table(&header, 1);
     for domain in &audit.domains {

@@ -86,8 +86,8 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     if host::needs_tap(&config) {
         host::tun().map_err(|e| {
             Failure::CannotRun(format!(
-                "cannot open /dev/net/tun ({e}); a machine without TAPs has NICs of kind \
-                 \"sim\" and endpoints \"stack\""
+                "/dev/net/tun cannot be opened ({e}): load the module `tun`, or use NICs of kind \
+                 \"sim\" and endpoints \"stack\", which need no TAPs"
             ))
         })?;
         if !options.check && !rustix::process::geteuid().is_root() {

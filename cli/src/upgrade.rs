@@ -172,8 +172,8 @@ fn replace_machine(
     let Some(up) = foreground(core) else {
         let text = format!(
             "the running core has version {version}, the installed one version {installed}, \
-             and no `grantway up` in the foreground can replace it: end it by SIGTERM \
-             (process {core}) and start it again, its attached guests are then attached again"
+             and no `grantway up` in the foreground can replace it: end the core by SIGTERM \
+             (process {core}) and start the machine again, which attaches all attached guests again"
         );
         return Err(Failure::CannotRun(text).into());
     };

@@ -372,7 +372,9 @@ impl Instance {
             let left = end.saturating_duration_since(Instant::now());
             self.relay_within(domain, request, left)
         };
-        let endless = Error::Nonsense(format!("domain {domain}: its counters do not end"));
+        let endless = Error::Nonsense(format!(
+            "domain {domain}: its list of counters does not end"
+        ));
         counters::all(ask, endless)
     }
 

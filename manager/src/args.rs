@@ -37,7 +37,7 @@ impl Args {
         let socket = given.remove("--socket");
         let port = |text: String| {
             let port = text.parse().ok().filter(|port| *port > 0);
-            port.ok_or_else(|| format!("--metrics-port {text}: no port number; {USAGE}"))
+            port.ok_or_else(|| format!("--metrics-port {text}: not a port number; {USAGE}"))
         };
         Ok(Self {
             socket: socket

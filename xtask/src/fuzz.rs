@@ -55,7 +55,7 @@ fn plain(seconds: u32, named: &[String]) -> Result<()> {
                 .context("cannot run cargo")?;
             let output = String::from_utf8_lossy(&run.stdout);
             ensure!(run.status.success(), "{name} has a finding:\n{output}");
-            ensure!(output.contains("1 passed"), "no test is called {test}");
+            ensure!(output.contains("1 passed"), "no test is named {test}");
         }
     }
     let is_body = |name: &&String| PROPERTIES.iter().all(|(property, _)| property != name);

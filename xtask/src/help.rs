@@ -7,7 +7,7 @@ struct TaskHelp {
     name: &'static str,
     /// Its arguments.
     arguments: &'static str,
-    /// What it does, in lines of at most 96 columns.
+    /// Its description, in lines of at most 80 columns.
     purpose: &'static str,
     /// An example's arguments.
     example: &'static str,

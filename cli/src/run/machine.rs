@@ -99,7 +99,7 @@ impl CommandMachine {
             Failure::CannotRun(text)
         })?;
         let core = i32::try_from(core).ok().and_then(Pid::from_raw);
-        let core = core.context("the core's number")?;
+        let core = core.context("the process id of the core is invalid")?;
         let core = pidfd_open(core, PidfdFlags::empty()).context("watch the machine")?;
         let guest = match &args.guest {
             Some(name) => name.clone(),

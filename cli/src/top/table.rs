@@ -40,14 +40,14 @@ pub(crate) fn sort(rows: &mut [TopRow], order: Order) {
 /// Returns the lines of the table: the header, and one for each row.
 pub(crate) fn lines(span: &Interval) -> Vec<String> {
     let header = [
-        "who",
+        "kind",
         "name",
         "sends/s",
         "Mb/s",
         "receives/s",
         "Mb/s",
         "drops/s",
-        "why",
+        "main reason",
         "CPU %",
     ];
     let mut table = tables::table(&header, 2);

@@ -366,7 +366,7 @@ fn without_rights_only_own_commands_are_profiled() {
     assert!(report.out.contains("sh"), "{report:?}");
 
     assert!(
-        all.code == 3 && all.err.contains("is a privilege"),
+        all.code == 3 && all.err.contains("needs privileges"),
         "{all:?}"
     );
     assert_eq!(all.err.lines().count(), 1, "{all:?}");
@@ -383,7 +383,7 @@ fn without_rights_only_own_commands_are_profiled() {
     ];
     let run = place.run_as(UNPRIVILEGED_UID, &[&several[..], &["--", "true"]].concat());
     assert!(
-        run.code == 3 && run.err.contains("several domains is a privilege"),
+        run.code == 3 && run.err.contains("several domains needs privileges"),
         "{run:?}"
     );
 }

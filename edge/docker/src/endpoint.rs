@@ -83,7 +83,7 @@ impl RemoteDriver {
         let slot = self.slot(&id).ok_or_else(missing)?;
         if !call.sandbox.starts_with('/') {
             return Err(format!(
-                "the sandbox {:?} is no absolute path",
+                "the sandbox {:?} is not an absolute path",
                 call.sandbox
             ));
         }
@@ -92,7 +92,7 @@ impl RemoteDriver {
         let machine = machine_info(&self.conf(&endpoint)).map_err(|failure| failure.to_string())?;
         let bytes = mac_bytes(&endpoint.mac);
         let tap = TapSpec {
-            mac: Some(bytes.ok_or_else(|| format!("{:?} is no MAC", endpoint.mac))?),
+            mac: Some(bytes.ok_or_else(|| format!("{:?} is not a MAC", endpoint.mac))?),
             mtu: endpoint.network.mtu(),
             vnet_header: true,
             tx_queue: TX_QUEUE,

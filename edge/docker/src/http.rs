@@ -37,7 +37,7 @@ pub(crate) fn parse(bytes: &[u8]) -> ParsedRequest<'_> {
             let status = "431 Request Header Fields Too Large";
             return rejected(status, "the request's head is too long");
         }
-        Err(_) => return rejected("400 Bad Request", "this is no HTTP request"),
+        Err(_) => return rejected("400 Bad Request", "this is not an HTTP request"),
     };
     if request.method != Some("POST") {
         return rejected("405 Method Not Allowed", "calls are POST requests");

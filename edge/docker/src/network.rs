@@ -86,11 +86,11 @@ fn texts(options: Option<&Value>) -> Result<BTreeMap<String, String>, String> {
     let options = match options {
         Some(Value::Object(options)) => options,
         None | Some(Value::Null) => &none,
-        Some(_) => return Err("the options of the network are no object".to_owned()),
+        Some(_) => return Err("the options of the network are not an object".to_owned()),
     };
     let text = |(key, value): (&String, &Value)| match value {
         Value::String(value) => Ok((key.clone(), value.clone())),
-        _ => Err(format!("the option `{}` is no text", key.escape_debug())),
+        _ => Err(format!("the option `{}` is not a text", key.escape_debug())),
     };
     options.iter().map(text).collect()
 }
@@ -137,7 +137,7 @@ mod tests {
         for (generic, why) in [
             (json!({ "rate": "1" }), "unknown option `rate`"),
             (json!({ "rate_mbps": "fast" }), "write a number"),
-            (json!({ "rate_mbps": 7 }), "`rate_mbps` is no text"),
+            (json!({ "rate_mbps": 7 }), "`rate_mbps` is not a text"),
             (json!({ "firewall": "on" }), "stateful"),
             (
                 json!({ "machine": "m", "socket": "/s" }),

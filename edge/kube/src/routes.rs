@@ -231,7 +231,7 @@ fn existing() -> Result<Routes, String> {
 fn links() -> Result<Vec<AddressBlock>, String> {
     let of_family = |family| {
         shown(&[family, "-json", "route", "show"])
-            .map_err(|why| format!("routes stay as they are, for this host's networks: {why}"))
+            .map_err(|why| format!("routes stay as they are: the host's routes are unknown: {why}"))
     };
     let all = [of_family("-4")?, of_family("-6")?];
     Ok(all.iter().flatten().filter_map(link).collect())

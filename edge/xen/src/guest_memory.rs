@@ -149,7 +149,7 @@ impl GuestAccess for XenGuestAccess {
             let chosen = served
                 .chosen
                 .as_ref()
-                .ok_or("the guest has written no nodes")?;
+                .ok_or("the guest has written no nodes to the xenstore")?;
             let of = Connecting {
                 key: served.key,
                 resumes: served.resumes,

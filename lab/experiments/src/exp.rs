@@ -139,7 +139,7 @@ pub fn run(args: &ExpArgs) -> anyhow::Result<()> {
     print!("{}", report::missing(figures));
     println!("{}", report::covered(figures));
     if let Some((repeated, commit)) = before {
-        println!("{repeated}. The run before was of commit {commit}.");
+        println!("{repeated}. The previous run was of commit {commit}.");
     }
     Ok(())
 }

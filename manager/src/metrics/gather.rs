@@ -131,7 +131,9 @@ impl Scraper {
                 stat.insert("next".to_owned(), page.next.into());
             }
         }
-        Err(GatherError::Refused("the counters do not end".to_owned()))
+        Err(GatherError::Refused(
+            "the list of counters does not end".to_owned(),
+        ))
     }
 
     fn relay<T: DeserializeOwned>(

@@ -144,7 +144,7 @@ impl ManagerServer<'_> {
         };
         match &client.waits {
             ClientWait::Free(_) => {
-                let why = "the detach of the guest with this name takes more than 20 s";
+                let why = "the guest with this name is still being detached after 20 s";
                 self.answer(id, &refusal(why.to_owned()), now);
             }
             // The client may have sent or received data since the deadline was set.

@@ -151,7 +151,7 @@ impl DriverLink {
             return Err(format!("{descriptors} descriptors do not match"));
         }
         if !(1..=self.limits.pages).contains(&pages) {
-            return Err(format!("{pages} pages are too many or none"));
+            return Err(format!("{pages} pages are none or too many"));
         }
         if self.driver.replace(peer.domain) != Some(peer.domain) {
             // The old doorbell must be dropped before the new one is attached, because both have

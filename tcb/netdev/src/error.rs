@@ -116,7 +116,7 @@ pub enum NetError {
     },
     /// The interface has more or fewer receive queues than the machine reads.
     #[error(
-        "interface `{interface}` receives by {queues} queues, but the machine reads {wanted} (one \
+        "interface `{interface}` has {queues} receive queues, but the machine reads {wanted} (one \
          for all guests, the others for one guest each): `ethtool -L {interface} combined \
          {wanted}` (or rx {wanted}) changes that"
     )]

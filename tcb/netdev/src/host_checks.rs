@@ -144,7 +144,7 @@ impl fmt::Display for NatProblem {
             Self::Off(setting) => write!(
                 f,
                 "{setting} is 0, so the host forwards no packets of its guests: `sysctl -w \
-                 {setting}=1` switches it on"
+                 {setting}=1` enables it"
             ),
             Self::NoInterface(interface) => write!(
                 f,
@@ -177,8 +177,8 @@ impl fmt::Display for NatProblem {
                 write!(
                     f,
                     "chain {chain} of table {family} {table} drops forwarded packets and \
-                     has no rule for {interface}, so its guests reach nothing: `{}` and `{}` let \
-                     them through",
+                     has no rule for {interface}, so its guests reach nothing: `{}` and `{}` allow \
+                     their packets",
                     rule("iifname", "i"),
                     rule("oifname", "o")
                 )
@@ -489,7 +489,7 @@ mod tests {
         });
         assert_eq!(found[0], [""; 0]);
         let remedy = "`iptables -I FORWARD -i up0 -j ACCEPT` and `iptables -I FORWARD -o up0 -j \
-                      ACCEPT` let them through";
+                      ACCEPT` allow their packets";
         assert!(found[1][0].ends_with(remedy), "{found:?}");
         assert_eq!(found[2].len(), 2, "{found:?}");
         assert_eq!(found[2], found[3], "IPv6 is not translated");

@@ -106,7 +106,7 @@ fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), NetError> {
         .map_err(failed("found", "it was just created"))?;
     netlink.set_master(index, master).map_err(failed(
         "made a port of the bridge of its `uplink`",
-        "is that a bridge? `ip link add NAME type bridge` makes one",
+        "it must be an existing bridge; `ip link add NAME type bridge` creates one",
     ))
 }
 
@@ -138,9 +138,9 @@ fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Na
     let uplink = NatUplink::adopt(spec, None, table, &switched_on);
     let done = forwarding::switch_on(&lock, &settings).map_err(failed(
         spec,
-        "given forwarding by the system",
+        "given the system's forwarding",
         "packets must be forwarded between interfaces (net.ipv4.ip_forward, \
-         net.ipv6.conf.all.forwarding): switch it on by hand",
+         net.ipv6.conf.all.forwarding): enable it by hand",
     ));
     // Dropping an uplink takes the lock.
     drop(lock);

@@ -118,7 +118,7 @@ fn build_commit(
     git(root, &["worktree", "prune"])?;
     if !worktree.join(".git").exists() {
         fs::create_dir_all(folder)?;
-        let path = worktree.to_str().context("a path that is no text")?;
+        let path = worktree.to_str().context("a path that is not UTF-8")?;
         git(
             root,
             &["worktree", "add", "--force", "--detach", path, hash],

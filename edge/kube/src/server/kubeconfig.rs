@@ -53,7 +53,7 @@ fn text_of<'y>(of: &'y Yaml, key: &str) -> Result<Option<&'y str>, String> {
         Yaml::BadValue | Yaml::Null => Ok(None),
         Yaml::String(text) if text.is_empty() => Ok(None),
         Yaml::String(text) => Ok(Some(text)),
-        _ => Err(format!("`{key}` is no text")),
+        _ => Err(format!("`{key}` is not a text")),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
             ),
             (&file("{exec: {command: x}}"), "`exec` is not supported"),
             (&file("{client-key: k}"), "belong together"),
-            (&file("{token: [1]}"), "`token` is no text"),
+            (&file("{token: [1]}"), "`token` is not a text"),
         ] {
             let why = read(text).unwrap_err();
             assert!(why.contains(expected), "{why}");

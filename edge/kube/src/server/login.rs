@@ -52,7 +52,7 @@ impl Material {
         let text = text.trim();
         match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(text.to_owned()),
-            false => Err(wrong(format!("{}: it is no token", self.place()))),
+            false => Err(wrong(format!("{}: it is not a token", self.place()))),
         }
     }
 

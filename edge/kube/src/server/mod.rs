@@ -70,7 +70,7 @@ impl ApiServer {
     /// Returns an error if the variables of a pod are not set.
     pub fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let host = variable("KUBERNETES_SERVICE_HOST").ok_or(
-            "KUBERNETES_SERVICE_HOST is not set, so this is no pod: pass `--kubeconfig` or \
+            "KUBERNETES_SERVICE_HOST is not set, so this is not a pod: pass `--kubeconfig` or \
              `--server`",
         )?;
         let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
@@ -219,6 +219,6 @@ mod tests {
             whole: second,
         };
         let error = server.get("/", limits).err().unwrap();
-        assert!(error.to_string().contains("it is no token"), "{error}");
+        assert!(error.to_string().contains("it is not a token"), "{error}");
     }
 }

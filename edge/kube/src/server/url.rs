@@ -30,7 +30,7 @@ impl FromStr for ServerUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no address such as https://192.0.2.1:6443");
+        let wrong = || format!("`{text}` is not an address such as https://192.0.2.1:6443");
         let (is_tls, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", rest)) => (false, rest),
@@ -109,7 +109,7 @@ mod tests {
             "https://a\r\nb",
         ] {
             let why = text.parse::<ServerUrl>().unwrap_err();
-            assert!(why.contains("is no address"), "{why}");
+            assert!(why.contains("is not an address"), "{why}");
         }
     }
 }

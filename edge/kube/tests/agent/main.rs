@@ -161,7 +161,7 @@ fn wrong_arguments_are_explained() {
         ),
         (
             vec!["agent", "--node", "n", "--server", "api:6443"],
-            "`api:6443` is no address",
+            "`api:6443` is not an address",
         ),
         (
             vec!["agent", "--node", "n", "--server", "https://192.0.2.1"],

@@ -188,7 +188,7 @@ impl Testpmd {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 bail!(Failure::Failed(format!(
-                    "testpmd, {}: no answer, but `{}`",
+                    "testpmd, {}: unexpected output instead of an answer: `{}`",
                     self.name,
                     self.output.trim()
                 )));

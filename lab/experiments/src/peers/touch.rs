@@ -30,7 +30,7 @@ impl TouchProgram {
         let cannot = |why: String| Failure::CannotRun(format!("peers/touch.c: {why}"));
         let flags = |which| {
             let known = output(Command::new("pkg-config").args([which, LIBRARY]));
-            known.map_err(|_| cannot(format!("no {LIBRARY}: package libdpdk-dev")))
+            known.map_err(|_| cannot(format!("{LIBRARY} is not installed: package libdpdk-dev")))
         };
         let (compiling, linking) = (flags("--cflags")?, flags("--libs")?);
         let folder = tempfile::tempdir().map_err(|error| cannot(error.to_string()))?;

@@ -139,7 +139,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     }
     column.faults.unwrap_or_default().check()?;
     if column.path.has_vm() && (column.faults.is_some() || column.quick_ack) {
-        return Err("`faults` and `quick_ack` need a guest that is no virtual machine");
+        return Err("`faults` and `quick_ack` need a guest that is not a virtual machine");
     }
     // With an empty list, no machine would be measured.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {

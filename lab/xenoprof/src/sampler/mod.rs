@@ -68,8 +68,8 @@ pub struct Sampler {
 pub enum SamplerError {
     /// The user lacks the privilege.
     #[error(
-        "sampling every process is a privilege (CAP_PERFMON, or perf_event_paranoid 0 and below): \
-         run as root, or profile a command of your own with `grantway prof record -- CMD`"
+        "sampling every process needs privileges (CAP_PERFMON, or perf_event_paranoid of at most \
+         0): run as root, or profile a command of your own with `grantway prof record -- CMD`"
     )]
     Denied,
     /// Another error.

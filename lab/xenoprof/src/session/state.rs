@@ -146,8 +146,8 @@ pub enum Action {
 /// Error for an unprivileged user who requests several domains.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "profiling several domains is a privilege (CAP_PERFMON, or perf_event_paranoid 0 and below): \
-     an unprivileged user may profile a command of their own, without --participants"
+    "profiling several domains needs privileges (CAP_PERFMON, or perf_event_paranoid of at most \
+     0): run as root, or profile a command of your own, without --participants"
 )]
 pub struct NotPrivileged;
 

@@ -148,7 +148,11 @@ pub(super) fn text(session: &Session, all: &[DomainSums<'_>], listing: &Listing<
         if let Some((module, _)) = lines.without.iter().max_by_key(|(_, count)| **count) {
             let count = lines.without.values().sum();
             let why = why_without_lines(module);
-            let _infallible = writeln!(out, "{} % is without lines, most: {why}.", share(count));
+            let _infallible = writeln!(
+                out,
+                "{} % has no source lines, mainly because {why}.",
+                share(count)
+            );
         }
     }
     out
@@ -205,7 +209,7 @@ mod tests {
         let by_total = shown(&session, true);
         let run = ["src/driver/turn.rs:10", "driver::turn::run", "0.0", "100.0"];
         assert_eq!(rows(&by_total)[0], run, "{by_total}");
-        let rest = "40.0 % is without lines, most: [kernel] has names only.";
+        let rest = "40.0 % has no source lines, mainly because [kernel] has names only.";
         assert!(by_self.contains(rest), "{by_self}");
     }
 

@@ -123,8 +123,8 @@ impl<'a> DomainSums<'a> {
         let raw_exact = self.raw_exact?;
         outside(raw_exact, USABLE).then(|| {
             format!(
-                "samples account for {raw_exact:.2} of the exact CPU time: outside of {} to {} \
-                 they give no classes",
+                "samples account for {raw_exact:.2} of the exact CPU time: outside {} to {}, \
+                 classes are refused",
                 USABLE[0], USABLE[1]
             )
         })

@@ -58,7 +58,7 @@ pub enum PciError {
     /// The IOMMU does not isolate the device from another device.
     #[error(
         "PCI device {address} is in IOMMU group {group} with {other}, which the driver {driver} \
-         uses: only whole groups can be given away"
+         uses: a machine can only get a whole group"
     )]
     Group {
         /// The device.

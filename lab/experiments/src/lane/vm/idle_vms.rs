@@ -89,7 +89,7 @@ pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
     let counts = [shims.len(), rss.len(), alive.count()];
     anyhow::ensure!(
         counts == [attach_ms.len(); 3],
-        "of {} shims {counts:?} exist, report their memory and still run",
+        "of {} shims, {counts:?} exist, report their memory, and still run",
         attach_ms.len()
     );
     drop(front_ends);

@@ -56,7 +56,7 @@ pub(super) fn tables(plan: &OverheadPlan, figures: &[Figure]) -> String {
             ];
             out.push_str(&table(&header, &rows));
             out.push_str(&format!(
-                "\n\na stamp: {} ns, a look at the CPU clock: {} ns\n\
+                "\n\na stamp: {} ns, a read of the CPU clock: {} ns\n\
                  the profiler itself: {} % of one CPU\n\
                  throughput: {} Gb/s, with bare timers {} Gb/s, profiled {} Gb/s\n\
                  median loss of {} pairs: {} %; by the timers alone {} %, by sampling \
