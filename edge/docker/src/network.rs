@@ -144,7 +144,7 @@ mod tests {
                 "both `machine` and `socket`",
             ),
             (json!({ "socket": "s" }), "absolute path"),
-            (json!([]), "no object"),
+            (json!([]), "not an object"),
         ] {
             let error = network(json!({ GENERIC: generic })).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -23,8 +23,8 @@ pub enum DemoNic {
 pub enum LabCommand {
     /// Run a whole machine for half a minute and report its performance
     ///
-    /// Creates namespaces, a wire and a guest, measures a TCP stream and requests in both directions
-    /// with ordinary sockets, and removes everything at the end. Needs no privileges.
+    /// Creates namespaces, a wire and a guest, measures a TCP stream and requests in both
+    /// directions with ordinary sockets, and removes everything at the end. Needs no privileges.
     #[command(after_help = "Examples:\n  grantway demo\n  grantway demo --quick --json")]
     Demo {
         /// Take at most 15 seconds
@@ -65,8 +65,8 @@ pub enum LabCommand {
         /// commas
         #[arg(long, value_name = "TEXT")]
         only: Option<String>,
-        /// Write the data (JSON lines, CSV) and a plot (SVG) of each metric to this folder [default:
-        /// print only]
+        /// Write the data (JSON lines, CSV) and a plot (SVG) of each metric to this folder
+        /// [default: print only]
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },

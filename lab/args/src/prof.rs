@@ -52,8 +52,8 @@ pub enum Prof {
         /// Number of functions per domain
         #[arg(long, value_name = "N", default_value_t = 15)]
         functions: usize,
-        /// Write the differences as a flame graph, too: red functions take more time in B, blue ones
-        /// less
+        /// Write the differences as a flame graph, too: red functions take more time in B, blue
+        /// ones less
         #[arg(long, value_name = "SVG", value_hint = ValueHint::FilePath)]
         flame: Option<PathBuf>,
         /// How classes are found
