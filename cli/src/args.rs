@@ -101,9 +101,9 @@ pub(crate) enum Command {
     /// Watch traffic, drops and CPU time of every domain
     ///
     /// Shows one row for each NIC, domain and guest, and one for the monitor. `s`, `r`, `d`, `c`
-    /// and `n` sort by frames sent, frames received, drops, CPU time and name; the arrow keys select a
-    /// row, `t` traces a packet through its domain, `p` profiles it for 3 seconds, `q` quits. If
-    /// standard input or output is not a terminal, prints one table.
+    /// and `n` sort by bytes sent, bytes received, dropped frames, CPU time and name; the arrow
+    /// keys select a row, `t` traces a packet through its domain, `p` profiles it for 3 seconds,
+    /// `q` quits. If standard input or output is not a terminal, prints one table.
     #[command(
         after_help = "Examples:\n  grantway top\n  grantway top --once --sort drops\n  \
         grantway top --json | jq '.rows[] | {name, cpus}'"

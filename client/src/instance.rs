@@ -372,9 +372,7 @@ impl Instance {
             let left = end.saturating_duration_since(Instant::now());
             self.relay_within(domain, request, left)
         };
-        let endless = Error::Nonsense(format!(
-            "domain {domain}: its list of counters does not end"
-        ));
+        let endless = Error::Nonsense(format!("domain {domain}: its counter list is endless"));
         counters::all(ask, endless)
     }
 

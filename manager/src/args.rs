@@ -20,8 +20,7 @@ pub(crate) struct Args {
 const VALUES: [&str; 4] = ["--socket", "--log", "--metrics", "--metrics-port"];
 
 const USAGE: &str = "usage: grantwayd --socket PATH [--log FILE] [--metrics PATH] \
-                     [--metrics-port PORT] [--state FILE] [--programs FOLDER] [--with-reader] \
-                     < MACHINE.json";
+    [--metrics-port PORT] [--state FILE] [--programs FOLDER] [--with-reader] < MACHINE.json";
 
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {

@@ -131,9 +131,7 @@ impl Scraper {
                 stat.insert("next".to_owned(), page.next.into());
             }
         }
-        Err(GatherError::Refused(
-            "the list of counters does not end".to_owned(),
-        ))
+        Err(GatherError::Refused("the counter list is endless".into()))
     }
 
     fn relay<T: DeserializeOwned>(
