@@ -130,8 +130,13 @@ pub(crate) enum Command {
     Trace {
         /// One domain [default: the driver domain and all guests on the packet's path]
         domain: Option<String>,
-        /// Seconds to wait for a packet
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        /// Time to wait for a packet, seconds
+        #[arg(
+            long,
+            value_name = "S",
+            default_value_t = 5,
+            value_parser = clap::value_parser!(u32).range(1..=3600)
+        )]
         wait: u32,
         #[command(flatten)]
         instance: InstanceArg,

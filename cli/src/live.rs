@@ -68,7 +68,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) mtu: Option<u32>,
     /// Name of the guest's interface [default: eth0]
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
     pub(crate) ifname: Option<String>,
     /// Limit of traffic from the guest, megabits per second [default: unlimited]
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]

@@ -83,7 +83,7 @@ mod tests {
         );
         for port in ["0", "65536", "http"] {
             let error = parse(&["--socket", "/s", "--metrics-port", port]).unwrap_err();
-            assert!(error.contains("no port"), "{error}");
+            assert!(error.contains("not a port number"), "{error}");
         }
         assert!(parse(&[]).unwrap_err().contains("--socket is missing"));
         assert!(parse(&["--socket"]).unwrap_err().contains("needs a value"));

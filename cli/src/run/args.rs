@@ -37,7 +37,7 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["no_uplink", "machine"]
     )]
     pub(crate) connections: u32,
-    /// MTU of the command's interface, bytes
+    /// MTU of the command's interface, bytes, 576 to 9000
     #[arg(
         long,
         value_name = "BYTES",

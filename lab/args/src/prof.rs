@@ -190,7 +190,7 @@ pub struct Participate {
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
     /// Time to wait for a session, seconds
-    #[arg(long, default_value_t = 60,
+    #[arg(long, value_name = "S", default_value_t = 60,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub wait: u32,
     /// Command that the agent runs
@@ -254,7 +254,8 @@ pub struct With {
     pub participants: Option<String>,
     /// Time to wait for participants, seconds. After it the session starts without the missing
     /// ones, and the report names them
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "S", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
     /// Socket to which participants connect [default: in the runtime directory]
     #[arg(long, value_name = "SOCKET", requires = "participants", value_hint = ValueHint::FilePath)]
@@ -272,7 +273,8 @@ pub struct Sampling {
     /// 2 % of a busy core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub hz: Option<u32>,
-    /// Profile only this machine [default: all machines on this host]
+    /// Profile only this machine [default: the machines that CMD starts, or without CMD all machines
+    /// of this host]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Processes that form a domain, NAME=PID[,PID…]; can be repeated
