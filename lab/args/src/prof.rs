@@ -273,8 +273,8 @@ pub struct Sampling {
     /// 2 % of a busy core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub hz: Option<u32>,
-    /// Profile only this machine [default: the machines that CMD starts, or without CMD all machines
-    /// of this host]
+    /// Profile only this machine [default: all machines of this host; with a command, those that
+    /// it starts]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Processes that form a domain, NAME=PID[,PID…]; can be repeated
