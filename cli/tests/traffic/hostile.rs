@@ -152,8 +152,9 @@ fn invalid_offloads_harm_no_other_guest() {
     }
 }
 
-/// Returns the 99th percentile of round-trip times from one guest to the wire, milliseconds.
-fn p99(machine: &Machine) -> f64 {
+/// Returns the 99th percentile of round-trip times from one guest to the wire, milliseconds, or
+/// `None` with too few answers.
+fn p99(machine: &Machine) -> Option<f64> {
     let args = ["-c", "400", "-i", "0.004", "-W", "10", IPV4[WIRE]];
     let run = machine.run(DB, "ping", &args);
     let out = text(&run.stdout);
@@ -161,9 +162,12 @@ fn p99(machine: &Machine) -> f64 {
     let mut times: Vec<f64> = times
         .map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
         .collect();
-    assert!(times.len() >= 200, "{out}");
+    if times.len() < 200 {
+        eprintln!("{out}");
+        return None;
+    }
     times.sort_by(f64::total_cmp);
-    times[times.len() * 99 / 100]
+    Some(times[times.len() * 99 / 100])
 }
 
 /// `cargo xtask hostile` measures the guarantee, which is at most twice the delay that a merely
@@ -178,15 +182,17 @@ fn a_flood_delays_like_a_busy_guest() {
         let mut attack = attack(&machine, kind, "60");
         let delay = p99(&machine);
         assert!(!attack.is_over(), "{kind}");
-        println!("delay during {kind}: {delay} ms");
+        println!("delay during {kind}: {delay:?} ms");
         delay
     };
     // Other tests and programs run at the same time.
     wait_until("a neighbour's packets are delayed too long", || {
-        let busy = beside("busy").max(1.0);
+        let Some(busy) = beside("busy") else {
+            return false;
+        };
         ["arp", "unknown", "tiny", "nonsense"]
             .iter()
-            .all(|kind| beside(kind) <= 20.0 * busy)
+            .all(|kind| beside(kind).is_some_and(|it| it <= 20.0 * busy.max(1.0)))
     });
     machine.end();
 }
@@ -205,13 +211,22 @@ def ask(request):
     s.sendall((json.dumps(request) + "\n").encode())
     return json.loads(s.makefile().readline())
 
+# On a busy system, a request is not read whole before a newcomer needs its place, or there are too
+# many newcomers. It has no effect then.
+def surely(request):
+    while True:
+        try:
+            return ask(request)
+        except (ConnectionError, BlockingIOError):
+            time.sleep(0.01)
+
 def loop(i):
     name, netns = f"a{i}", spaces[i % len(spaces)]
     vif = {"endpoint": "tap", "ifname": name, "netns": netns, "addresses": [f"10.7.{i}.1/24"]}
     while time.time() < end:
-        answer = ask({"op": "attach", "guest": {"name": name, "vif": [vif]}})
+        answer = surely({"op": "attach", "guest": {"name": name, "vif": [vif]}})
         count["attached" if "domain" in answer else "refused"] += 1
-        ask({"op": "detach", "domain": name})
+        surely({"op": "detach", "domain": name})
 
 def half():
     kept = []
@@ -232,8 +247,7 @@ def huge():
             guest = {"name": "x" * n, "vif": [{"endpoint": "echo"}]}
             try:
                 error = ask({"op": "attach", "guest": guest})["error"]
-            except ConnectionError:
-                # On a busy system it was not read whole before a newcomer needed its place.
+            except (ConnectionError, BlockingIOError):
                 continue
             assert 10 < len(error) <= 1 << 16, len(error)
             count["huge"] += 1
