@@ -40,12 +40,14 @@ s.settimeout(120)
 print(s.recv(100).decode())
 "#;
 
-/// A program that prints the outcome of a connection to a port, and of a datagram to a closed port.
+/// A program that prints the outcome of a connection to a port, and of datagrams to a closed port,
+/// after at most some seconds.
 const CONNECT_SCRIPT: &str = r#"
-import socket, sys
+import socket, sys, time
+seconds = float(sys.argv[1])
 def tcp(address):
     try:
-        socket.create_connection((address, 7001), 1)
+        socket.create_connection((address, 7001), seconds)
         return "connected"
     except OSError as error:
         return type(error).__name__
@@ -54,12 +56,15 @@ def udp(address):
     s = socket.socket(family, socket.SOCK_DGRAM)
     s.settimeout(1)
     s.connect((address, 9))
-    try:
-        s.send(b"x")
-        return s.recv(1)
-    except OSError as error:
-        return type(error).__name__
-print(*[f(address) for address in sys.argv[1:] for f in (tcp, udp)])
+    end = time.time() + seconds
+    while True:
+        try:
+            s.send(b"x")
+            return s.recv(1)
+        except OSError as error:
+            if not isinstance(error, TimeoutError) or time.time() >= end:
+                return type(error).__name__
+print(*[f(address) for address in sys.argv[2:] for f in (tcp, udp)])
 "#;
 
 /// A program that sends SYNs from and to many ports, to fill the table.
@@ -95,15 +100,20 @@ impl IdleConnection {
     }
 }
 
-fn tries(machine: &Machine, from: usize, addresses: &[&str]) -> String {
-    let args = [&["-c", CONNECT_SCRIPT], addresses].concat();
+/// Seconds within which something that must pass has passed, also on a busy system.
+const PASSES: &str = "60";
+/// Seconds without an answer after which something counts as denied.
+const DENIED: &str = "1";
+
+fn tries(machine: &Machine, from: usize, addresses: &[&str], seconds: &str) -> String {
+    let args = [&["-c", CONNECT_SCRIPT, seconds], addresses].concat();
     let run = machine.run(from, "python3", &args);
     assert!(run.status.success(), "{run:?}");
     text(&run.stdout).trim_end().to_owned()
 }
 
-fn pings(machine: &Machine, from: usize, to: &str, size: &str) -> bool {
-    let args = ["-c", "2", "-i", "0.1", "-w", "3", "-s", size, to];
+fn pings(machine: &Machine, from: usize, to: &str, size: &str, seconds: &str) -> bool {
+    let args = ["-c", "2", "-i", "0.1", "-w", seconds, "-s", size, to];
     machine.run(from, "ping", &args).status.success()
 }
 
@@ -132,18 +142,34 @@ fn a_guest_gets_replies_and_nothing_else() {
     // From the guest to the wire, TCP passes, and so does the ICMP error about a datagram.
     let known = "connected ConnectionRefusedError";
     let addresses = [IPV4[WIRE], IPV6[WIRE]];
-    assert_eq!(tries(&machine, WEB, &addresses), format!("{known} {known}"));
-    for size in ["56", "8000"] {
-        for to in addresses {
-            assert!(pings(&machine, WEB, to, size), "{to} {size}");
+    let passes = || {
+        let answers = tries(&machine, WEB, &addresses, PASSES);
+        assert_eq!(answers, format!("{known} {known}"));
+        for size in ["56", "8000"] {
+            for to in addresses {
+                assert!(pings(&machine, WEB, to, size, PASSES), "{to} {size}");
+            }
         }
-    }
+    };
+    // Flows like these last 30 s, and a connection is closed a moment after it was used.
+    wait_until("a flow is not listed", || {
+        passes();
+        let flows = flows(&machine, "web");
+        let has = |protocol: &str, state: &str| {
+            flows.iter().any(|flow| {
+                flow["protocol"] == protocol
+                    && flow["state"] == state
+                    && flow["direction"] == "from-guest"
+            })
+        };
+        has("tcp", "closed") && has("udp", "asked") && has("icmp", "replied")
+    });
     // From the wire or another guest to the guest, nothing passes.
     let unknown = "TimeoutError TimeoutError";
     for from in [WIRE, DB] {
-        let answers = tries(&machine, from, &[IPV4[WEB], IPV6[WEB]]);
+        let answers = tries(&machine, from, &[IPV4[WEB], IPV6[WEB]], DENIED);
         assert_eq!(answers, format!("{unknown} {unknown}"), "{}", NAMES[from]);
-        assert!(!pings(&machine, from, IPV4[WEB], "56"));
+        assert!(!pings(&machine, from, IPV4[WEB], "56", "3"));
     }
     SomeFile::new(&machine, 1_000_000).carry(WIRE, (WEB, IPV4[WIRE]), &[]);
     let stat = machine.ask(&["stat", "driver"]);
@@ -151,18 +177,6 @@ fn a_guest_gets_replies_and_nothing_else() {
     let denied = port["rules"]["inbound"]["frames"].as_u64().unwrap();
     assert!(denied >= 8, "{port}");
     assert!(stat["driver"]["drops"]["firewall_state"].as_u64().unwrap() >= denied);
-    let flows = flows(&machine, "web");
-    let has = |protocol: &str, state: &str| {
-        flows.iter().any(|flow| {
-            flow["protocol"] == protocol
-                && flow["state"] == state
-                && flow["direction"] == "from-guest"
-        })
-    };
-    assert!(
-        has("tcp", "closed") && has("udp", "asked") && has("icmp", "replied"),
-        "{flows:?}"
-    );
     let refused = machine.grantway(&["flows", "wire"]);
     assert!(
         text(&refused.stderr).contains("no stateful rules"),
@@ -186,12 +200,18 @@ fn flows_outlive_the_driver_domain() {
         }
         carried.join().unwrap();
     });
-    let is_idle = |flow: &Value| flow["state"] == "established" && flow["packets"] == 3;
+    // Three packets, or some more if the handshake was repeated on a busy system.
+    let is_idle = |flow: &Value| {
+        flow["state"] == "established"
+            && flow["packets"]
+                .as_u64()
+                .is_some_and(|n| (3..10).contains(&n))
+    };
     let flows = flows(&machine, "web");
     assert!(flows.iter().any(is_idle), "{flows:?}");
     idle.end(&machine);
     assert_eq!(
-        tries(&machine, WIRE, &[IPV4[WEB]]),
+        tries(&machine, WIRE, &[IPV4[WEB]], DENIED),
         "TimeoutError TimeoutError"
     );
     machine.end();
