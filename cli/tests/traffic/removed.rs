@@ -40,6 +40,15 @@ fn wait_for_missing(machine: &Machine, name: &str, interfaces: &[&str]) {
     });
 }
 
+/// Waits until the log contains some words. Returns the log.
+fn wait_for_log(machine: &Machine, words: &str) -> String {
+    let log = machine.folder.path().join("run/grantway.log");
+    wait_for("nothing about it is logged", || {
+        let log = fs::read_to_string(&log).unwrap();
+        log.contains(words).then_some(log)
+    })
+}
+
 /// Checks the reports about a domain without its interface.
 fn check_reports(machine: &Machine, name: &str, interface: &str) {
     wait_for_missing(machine, name, &[interface]);
@@ -51,8 +60,8 @@ fn check_reports(machine: &Machine, name: &str, interface: &str) {
     let metrics = text(&machine.grantway(&["metrics"]).stdout);
     let gauge = format!("grantway_domain_removed_interfaces{{domain=\"{name}\"}} 1");
     assert!(metrics.contains(&gauge), "{metrics}");
-    let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
     let line = format!("{name}: interface {interface} was removed");
+    let log = wait_for_log(machine, &line);
     assert_eq!(log.matches(&line).count(), 1, "{log}");
 }
 
@@ -156,8 +165,7 @@ fn an_interface_whose_name_is_taken_is_skipped() {
     ip(&["link", "add", "c0", "type", "veth", "peer", "name", "other"]);
     machine.ask(&["restart", "c0"]);
     wait_for_missing(&machine, "c0", &["c0"]);
-    let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
-    assert!(log.contains("c0: runs without an interface: "), "{log}");
+    wait_for_log(&machine, "c0: runs without an interface: ");
     wait_until_idle(&machine);
     ip(&["link", "del", "c0"]);
     machine.ask(&["restart", "c0"]);
