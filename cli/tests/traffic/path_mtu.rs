@@ -60,12 +60,18 @@ fn has_learned(machine: &Machine, place: usize, to: &str) -> bool {
     text(&shown.stdout).contains("mtu 1500")
 }
 
+/// Waits for the answer to an echo request, so that both sides know the other's MAC.
+fn short_ping(machine: &Machine, place: usize, to: &str) {
+    let ping = machine.run(place, "ping", &["-c", "1", "-w", "60", to]);
+    assert!(ping.status.success(), "{ping:?}");
+}
+
 /// Sends long echo requests, the first of which is rejected. Returns ping's output.
 fn long_ping(machine: &Machine, place: usize, to: &str) -> String {
     // The first of three requests is answered with an error. Before the others, the kernel has
     // learned the MTU.
     let options = ["-n", "-M", "do", "-s", "8000", "-c", "3", "-i", "0.2"];
-    let ping = machine.run(place, "ping", &[&options, &["-W", "2", to][..]].concat());
+    let ping = machine.run(place, "ping", &[&options, &["-W", "10", to][..]].concat());
     text(&ping.stdout) + &text(&ping.stderr)
 }
 
@@ -94,8 +100,7 @@ fn a_guest_learns_the_smaller_mtu_of_the_wire() {
         ),
         ("fd00:2::1", "Packet too big: mtu=1500", "fd00:7::1"),
     ] {
-        let short = machine.run(GUEST, "ping", &["-c", "1", "-w", "60", to]);
-        assert!(short.status.success(), "{short:?}");
+        short_ping(&machine, GUEST, to);
         let said = long_ping(&machine, GUEST, to);
         assert!(said.contains(says), "{said}");
         assert!(said.contains(&format!("From {from} ")), "{said}");
@@ -115,6 +120,9 @@ fn senders_outside_learn_the_mtu_of_a_guest() {
     let Some(machine) = start(9000, 1500) else {
         return;
     };
+    for to in ["10.7.0.2", "fd00:7::2"] {
+        short_ping(&machine, HOST, to);
+    }
     let said = long_ping(&machine, HOST, "10.7.0.2");
     assert!(said.contains("From 10.7.0.2 "), "{said}");
     assert!(said.contains("mtu = 1500"), "{said}");
