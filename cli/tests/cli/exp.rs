@@ -339,7 +339,7 @@ fn peers_run_and_leave_nothing_behind() {
             .then_some(())
     });
     // Another program may have reserved enough pages before, so the pool does not always grow.
-    assert_ne!(pages(), huge_pages("free_hugepages"));
+    wait(|| (pages() != huge_pages("free_hugepages")).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 130, "{run:?}");
     assert_eq!((pages(), place.leftovers()), (before, Vec::new()));
