@@ -1,6 +1,6 @@
 //! Metrics of a machine.
 
-use crate::test_dir::{SIM, TAPS, TestDir, UNPRIVILEGED_UID, wait};
+use crate::test_dir::{SIM, TAPS, TestDir, UNPRIVILEGED_UID, wait, wait_for_end};
 use netdev::netns::in_netns;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
@@ -114,6 +114,8 @@ fn the_metrics_port_is_local_and_optional() {
     // The manager's death does not affect clients.
     let manager = manager_of(&place);
     rustix::process::kill_process(manager, rustix::process::Signal::KILL).unwrap();
+    // A connection that the dying manager has accepted is closed with it.
+    wait_for_end(&manager.as_raw_nonzero().to_string());
     wait(|| {
         let again = get(port, "/metrics").unwrap();
         println!("{again}");
