@@ -42,7 +42,6 @@ fn a_machine_can_be_queried_changed_and_ended() {
     assert_eq!(status["domains"].as_array().unwrap().len(), 2);
 
     // The guest pings the far end of the cable continuously.
-    let trace = place.run(&["trace", "--wait", "60"]);
     let parts = [
         "ICMP 10.0.0.",
         "received at",
@@ -50,10 +49,14 @@ fn a_machine_can_be_queried_changed_and_ended() {
         "forwarded to",
         "accepted it",
     ];
-    assert!(
-        trace.ok() && parts.iter().all(|part| trace.out.contains(part)),
-        "{trace:?}"
-    );
+    // A trace ends before a guest without a CPU has accepted the packet.
+    wait(|| {
+        let trace = place.run(&["trace", "--wait", "60"]);
+        assert!(trace.ok(), "{trace:?}");
+        println!("{}", trace.out);
+        let has_all = parts.iter().all(|part| trace.out.contains(part));
+        has_all.then_some(())
+    });
     let trace = json(&place.run(&["trace", "web", "--json", "--wait", "60"]).out);
     assert_documented(&trace);
     let hops = trace["hops"].as_array().unwrap();
