@@ -83,18 +83,18 @@ fn guests_return_after_a_crash_or_a_stop() {
 
     let running = up(&place);
     wait_for_guests(&place, &["a", "c", "driver", "web"]);
-    let again: Value = serde_json::from_str(&place.read(STATE)).unwrap();
     let described = |state: &Value| {
         let guests = state["guests"].as_array().unwrap().iter();
         guests
             .map(|guest| guest["guest"].clone())
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        described(&again),
-        described(&left),
-        "the same MACs and addresses"
-    );
+    // The same MACs and addresses; the file is written a moment after the last guest has begun.
+    let again = wait(|| {
+        let again: Value = serde_json::from_str(&place.read(STATE)).unwrap();
+        println!("{again}");
+        (described(&again) == described(&left)).then_some(again)
+    });
     assert!(
         described(&again)[0]
             .to_string()
