@@ -110,7 +110,8 @@ fn options_set_up_the_command() {
         "default via 10.9.0.1",
         "mtu 1400",
         "nameserver 192.0.2.9\nnameserver 192.0.2.8\n",
-        "\neth0\nlo\n",
+        "\neth0\n",
+        "\nlo\n",
         "pid-2 sh\n",
     ] {
         assert!(ran.out.contains(part), "{part}: {ran:?}");

@@ -33,6 +33,9 @@ pub(crate) struct Testbed {
     pub(crate) system: Namespace,
     pub(crate) outside: Namespace,
     pub(crate) folder: TempDir,
+    /// The interfaces before the first command. With some modules, the kernel creates more than
+    /// the loopback in every namespace.
+    interfaces: Vec<String>,
     _one: MutexGuard<'static, ()>,
 }
 
@@ -68,10 +71,11 @@ impl Testbed {
         let [system, outside] = [(), ()].map(|()| Namespace::new().unwrap());
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let world = Self {
+        let mut world = Self {
             system,
             outside,
             folder,
+            interfaces: Vec::new(),
             _one: one,
         };
         let far = world.outside.path().display().to_string();
@@ -89,7 +93,17 @@ impl Testbed {
                 &["address", "add", &format!("{address}/24"), "dev", ifname],
             );
         }
+        world.interfaces = world.interfaces();
         Some(world)
+    }
+
+    /// Returns the names of the system's interfaces.
+    fn interfaces(&self) -> Vec<String> {
+        let read = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let links = self.system.enter(read).unwrap();
+        let names = links.lines().skip(2);
+        let names = names.filter_map(|line| line.split(':').next());
+        names.map(|name| name.trim().to_owned()).collect()
     }
 
     /// Returns a command that runs on the system.
@@ -153,22 +167,11 @@ impl Testbed {
     /// Returns everything that exists now but did not exist at the start.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
-        let links = self.system.enter(|| {
-            let links = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-            let forwarding = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
-            (links, forwarding)
-        });
-        let (links, forwarding) = links.unwrap();
-        let names = links
-            .lines()
-            .skip(2)
-            .filter_map(|line| line.split(':').next());
-        left.extend(
-            names
-                .map(str::trim)
-                .filter(|name| !["lo", "up0"].contains(name))
-                .map(|name| format!("the interface {name}")),
-        );
+        let names = self.interfaces().into_iter();
+        let new = names.filter(|name| !self.interfaces.contains(name));
+        left.extend(new.map(|name| format!("the interface {name}")));
+        let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+        let forwarding = self.system.enter(read).unwrap();
         if forwarding.trim() != "0" {
             left.push("forwarding".to_owned());
         }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use testing::require;
+use testing::{require, wait_for};
 
 const UNPRIVILEGED_UID: u32 = 65_534;
 
@@ -109,8 +109,7 @@ fn pasta_connects_to_the_outside() {
         ran.err
     );
     world.wait_until_clean();
-    // The pasta of another test's machine also exits.
-    wait_until_none(pastas);
+    wait_until_none(|| pastas().iter().map(u32::to_string).collect());
 }
 
 /// The command reaches a server on the system at the system's address, as in README. The system's
@@ -145,7 +144,7 @@ fn pasta_connects_to_the_system_itself() {
     let ran = get(&format!("http://{}/", world.serve_web_here("127.0.0.1")));
     assert_ne!(ran.code, 0, "{ran:?}");
     world.wait_until_clean();
-    wait_until_none(pastas);
+    wait_until_none(|| pastas().iter().map(u32::to_string).collect());
 }
 
 /// The command continues without an uplink, and no process spins on descriptors that pasta has
@@ -162,13 +161,7 @@ fn no_process_spins_when_pasta_ends() {
     let script = ["--", "sh", "-c", "echo up; exec sleep 1000"];
     let mut run = start_as_nobody(&world, &script, None);
     assert_eq!(run.line(), "up");
-    let parents = parents();
-    let is_ours = |pid: &&u32| {
-        let mut above = std::iter::successors(Some(**pid), |pid| parents.get(pid).copied());
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        is_pasta(&name) && above.any(|pid| pid == std::process::id())
-    };
-    let pasta = parents.keys().find(is_ours).expect("pasta runs");
+    let pasta = wait_for("pasta does not run", || pastas().pop());
     let pasta = Pid::from_raw(pasta.cast_signed()).unwrap();
     kill_process(pasta, Signal::KILL).unwrap();
     wait_until_idle(&world, 5);
@@ -177,12 +170,16 @@ fn no_process_spins_when_pasta_ends() {
     world.wait_until_clean();
 }
 
-/// Returns the processes that run pasta.
-fn pastas() -> Vec<String> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();
-    let names = processes.filter_map(name);
-    names.filter(|name| is_pasta(name)).collect()
+/// Returns the processes below this one that run pasta. Other programs of the system may run it,
+/// too.
+fn pastas() -> Vec<u32> {
+    let parents = parents();
+    let is_ours = |pid: &u32| {
+        let mut above = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        is_pasta(&name) && above.any(|pid| pid == std::process::id())
+    };
+    parents.keys().copied().filter(is_ours).collect()
 }
 
 /// Returns whether this is the name of a pasta process. The program is a link to passt, and
