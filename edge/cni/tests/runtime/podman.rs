@@ -1,7 +1,11 @@
 //! Containers of a real runtime: podman.
 
 use crate::machine::run_script;
+use std::sync::{Mutex, PoisonError};
 use testing::require;
+
+/// Held while a script runs. At its end, each script removes the control groups of every podman.
+static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn containers_of_podman_are_guests() {
@@ -15,6 +19,7 @@ fn containers_of_podman_are_guests() {
         tool("curl"),
         tool("unshare")
     );
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     run_script("podman.sh");
 }
 
@@ -34,5 +39,6 @@ fn the_commands_of_readme_run_on_a_new_system() {
         tool("iptables"),
         tool("unshare")
     );
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     run_script("readme.sh");
 }

@@ -91,5 +91,6 @@ case $said in
 *"a page of nginx"*) ;;
 *) fail "the page is missing: $said" ;;
 esac
-eventually test "$(guests)" = 0
+no_guest() { [ "$(guests)" = 0 ]; }
+eventually no_guest
 grantway stat --nonzero | grep -q 'out_packets' || fail "no packet passed the driver domain"
