@@ -214,6 +214,7 @@ eventually page_in app web
 docker rm -f web app >/dev/null
 docker network rm front back >/dev/null
 eventually has_guests 0
-ip -br link | grep -q gwd && fail "an interface is left: $(ip -br link)"
+no_interface() { ! ip -br link | grep -q gwd; }
+eventually no_interface
 iptables-save | grep -q 8080 && fail "a port is left: $(iptables-save)"
 [ -z "$(ls "$w/state/networks" "$w/run-docker/endpoints" | grep -v :)" ] || fail "records are left"

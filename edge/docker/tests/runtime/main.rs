@@ -5,14 +5,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 use testing::{Killed, require};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_grantway-docker");
 
+/// Held while a script runs. At its end, each script removes the control groups of every Docker.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs a script of this folder, with a temporary folder and in new namespaces.
 #[track_caller]
 fn run_script(name: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime"));
     testing::run_script(&here.join(name), DRIVER.as_ref());
 }
