@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// Deadline of a condition: several of the agent's longest pauses, 10 s each, because on a busy
 /// system it may fail repeatedly during a fault.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The rules of guests, as a machine has them.
 type Rules = Arc<Mutex<BTreeMap<String, Value>>>;
