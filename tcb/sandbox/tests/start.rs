@@ -22,10 +22,17 @@ fn a_rust_program_starts_confined() {
     let (pid, agent) = (target.domain.pid, target.domain.agent_pid);
     assert!(descriptors(pid).is_none_or(|open| open == [0, 1, 2, 3, 4]));
     assert!(descriptors(agent).is_none_or(|open| open == [8, 9]));
+    // In a container, this process has filters, too.
+    let filters = |pid| {
+        status(pid, "Seccomp_filters")
+            .parse::<u32>()
+            .expect("a number")
+    };
+    let inherited = filters(std::process::id() as i32);
     for pid in [pid, agent] {
         assert_eq!(status(pid, "NoNewPrivs"), "1");
         assert_eq!(status(pid, "Seccomp"), "2");
-        assert_eq!(status(pid, "Seccomp_filters"), "1");
+        assert_eq!(filters(pid), inherited + 1);
         assert_eq!(status(pid, "CapEff"), "0000000000000000");
         assert_eq!(status(pid, "CapPrm"), "0000000000000000");
         // Only a process with the right to trace the domain can read this.
