@@ -150,8 +150,8 @@ fn a_silent_agent_is_late() {
 
 #[test]
 fn a_process_that_lingers_is_not_reported_ended() {
-    require!(root, tool("python3"));
     let Some(_guard) = serialize() else { return };
+    require!(root, tool("python3"));
     let mut target = TestDomain::new();
     let tracer = Tracer::of(target.domain.pid);
     assert!(!target.domain.kill());
