@@ -262,26 +262,28 @@ fn slow_clients_delay_no_others() {
 fn connections_without_a_request_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let path = serve_at(dir.path(), &[]);
-    let many: Vec<UnixStream> = (0..100)
-        .map(|n| {
-            let mut stream = UnixStream::connect(&path).unwrap();
-            let part = ["", "GET /metrics"][n % 2];
-            stream.write_all(part.as_bytes()).unwrap();
-            stream
-        })
-        .collect();
-    let began = Instant::now();
-    for _ in 0..10 {
-        let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
-    // A connection that was not evicted would count for 5 s.
-    assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
-    );
-    drop(many);
+    let answers_quickly = |_| {
+        let many: Vec<UnixStream> = (0..100)
+            .map(|n| {
+                let mut stream = UnixStream::connect(&path).unwrap();
+                let part = ["", "GET /metrics"][n % 2];
+                stream.write_all(part.as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        let began = Instant::now();
+        for _ in 0..10 {
+            let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+        let took = began.elapsed();
+        println!("answered in {took:?}");
+        drop(many);
+        // A connection that was not evicted would count for 5 s.
+        took < Duration::from_secs(4)
+    };
+    // A busy system may stall an attempt for as long.
+    assert!((0..5).any(answers_quickly), "connections are not evicted");
 }
 
 #[test]
