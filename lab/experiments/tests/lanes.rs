@@ -390,7 +390,15 @@ fn device_domains(cores: Cores) -> anyhow::Result<()> {
         let Some(mut lane) = allowed(made)? else {
             return Ok(());
         };
-        let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
+        let end = Instant::now() + TIMEOUT;
+        let stream = loop {
+            let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
+            // A window may also read data that queues held before it.
+            if stream["throughput"] < 4.0 * GBPS {
+                break stream;
+            }
+            anyhow::ensure!(Instant::now() < end, "{stream:?}");
+        };
         let cycles = |part: &str| {
             let name = format!("cycles_per_byte.{part}");
             stream.get(&name).copied().unwrap_or(0.0)
@@ -407,8 +415,6 @@ fn device_domains(cores: Cores) -> anyhow::Result<()> {
         ];
         let sum: f64 = parts.map(cycles).iter().sum();
         anyhow::ensure!((sum / cycles("total") - 1.0).abs() < 1e-6, "{stream:?}");
-        // A window may also read data that queues held before it.
-        anyhow::ensure!(stream["throughput"] < 4.0 * GBPS, "{stream:?}");
     }
     Ok(())
 }
