@@ -72,11 +72,17 @@ fn traffic_survives_deaths_of_device_and_driver() {
     let device = json(&place, &["stat", DEVICE, "--json"]);
     assert_eq!(number(&device, "io_faults"), Some(0), "{device}");
 
-    let log = place.read("run/grantway.log");
     // The reason depends on the time of the driver's check: before, during or after the restart.
     let is_outage =
         |line: &str| line.contains("nic.wire: ") && line.ends_with("; the link is down");
-    assert!(log.lines().any(is_outage), "{log}");
+    // The log is written by another thread.
+    wait(|| {
+        place
+            .read("run/grantway.log")
+            .lines()
+            .any(is_outage)
+            .then_some(())
+    });
     let end = running.terminate();
     assert!(end.ok(), "{end:?}");
 }
