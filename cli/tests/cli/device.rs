@@ -77,11 +77,8 @@ fn traffic_survives_deaths_of_device_and_driver() {
         |line: &str| line.contains("nic.wire: ") && line.ends_with("; the link is down");
     // The log is written by another thread.
     wait(|| {
-        place
-            .read("run/grantway.log")
-            .lines()
-            .any(is_outage)
-            .then_some(())
+        let log = place.read("run/grantway.log");
+        log.lines().any(is_outage).then_some(())
     });
     let end = running.terminate();
     assert!(end.ok(), "{end:?}");
