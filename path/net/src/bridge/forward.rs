@@ -3,7 +3,7 @@
 use super::addresses::Addresses;
 use super::drops::DropReason;
 use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK, word_of};
-use super::guard::wanted;
+use super::guard::{Claims, wanted};
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
 use super::offence::Offence;
@@ -50,8 +50,8 @@ impl Bridge {
             }
             return;
         };
+        let is_inspected = state.guard.is_some() || !arrivals.rules.is_empty();
         verdicts.extend(frames.iter_mut().map(|frame| {
-            let is_inspected = state.guard.is_some() || !arrivals.rules.is_empty();
             if is_inspected && lengthen(frame).is_err() {
                 state.drops.count(DropReason::Fault);
                 return Verdict::Drop(DropReason::Fault);
@@ -122,6 +122,8 @@ impl Bridge {
             has_offences: &mut self.has_offences,
             in_port,
             now_ns,
+            permitted: Claims::NONE,
+            last: (u64::MAX, None),
             is_router: false,
         };
         Some((state, arrivals))
@@ -145,27 +147,39 @@ struct Arrivals<'a> {
     has_offences: &'a mut bool,
     in_port: usize,
     now_ns: u64,
+    /// Claims of the last plain frame that the guard has permitted.
+    permitted: Claims,
+    /// The last destination, and its port if the table has it. They stay valid at a guarded port,
+    /// because nothing is learned there.
+    last: (u64, Option<usize>),
     /// Whether one of the frames shows that the guest routes multicast.
     is_router: bool,
 }
 
 impl Arrivals<'_> {
     /// Decides about one frame, and counts it if it is dropped.
-    #[inline]
+    #[inline(always)]
     fn forward(&mut self, state: &mut PortState, header: &[u8], len: usize) -> Verdict {
-        self.decide(state, header, len).unwrap_or_else(|reason| {
-            state.drops.count(reason);
-            if reason.is_forgery() && state.drops.get(reason) == 1 {
-                let station = |mac| self.table.find(word_of(mac), self.now_ns);
-                let offence = Offence::of(reason, header, self.addresses, station);
-                state.offences.push(offence);
-                *self.has_offences = true;
-            }
-            Verdict::Drop(reason)
-        })
+        match self.decide(state, header, len) {
+            Ok(verdict) => verdict,
+            Err(reason) => self.count_drop(state, header, reason),
+        }
     }
 
-    #[inline]
+    /// Counts a dropped frame, and records the first forgery of each kind.
+    #[cold]
+    fn count_drop(&mut self, state: &mut PortState, header: &[u8], reason: DropReason) -> Verdict {
+        state.drops.count(reason);
+        if reason.is_forgery() && state.drops.get(reason) == 1 {
+            let station = |mac| self.table.find(word_of(mac), self.now_ns);
+            let offence = Offence::of(reason, header, self.addresses, station);
+            state.offences.push(offence);
+            *self.has_offences = true;
+        }
+        Verdict::Drop(reason)
+    }
+
+    #[inline(always)]
     fn decide(
         &mut self,
         state: &mut PortState,
@@ -182,8 +196,10 @@ impl Arrivals<'_> {
         } = Ethernet::of(ethernet);
 
         self.identify(state, header, source, ethertype)?;
-        let mut filtered = Filtered::new(header, len);
-        self.pass(self.in_port, Direction::In, &mut filtered)?;
+        let mut filtered = (!self.rules.is_empty()).then(|| Filtered::new(header, len));
+        if let Some(filtered) = &mut filtered {
+            self.pass(self.in_port, Direction::In, filtered)?;
+        }
         if state.guard.is_none()
             && self.table.learn(source, self.in_port, self.now_ns) == Learned::Bound
         {
@@ -203,16 +219,29 @@ impl Arrivals<'_> {
                 false => Err(DropReason::GroupBudget),
             }
         } else {
-            match self.table.find(destination, self.now_ns) {
+            match self.port_of(destination, state.guard.is_some()) {
                 Some(port) if port == self.in_port => Err(DropReason::SamePort),
                 Some(port) => Ok(Verdict::Unicast(port)),
                 None => state.unknown.clone(),
             }
         };
-        if self.rules.is_empty() {
-            return verdict;
+        match &mut filtered {
+            Some(filtered) => self.filter_out(verdict?, filtered),
+            None => verdict,
         }
-        self.filter_out(verdict?, &mut filtered)
+    }
+
+    /// Returns the port of a destination.
+    #[inline]
+    fn port_of(&mut self, destination: u64, is_guarded: bool) -> Option<usize> {
+        if destination == self.last.0 {
+            return self.last.1;
+        }
+        let port = self.table.find(destination, self.now_ns);
+        if is_guarded {
+            self.last = (destination, port);
+        }
+        port
     }
 
     /// Returns the verdict on a frame to a group.
@@ -229,17 +258,21 @@ impl Arrivals<'_> {
     /// Returns an error if a frame with this source is not permitted from this port.
     #[inline]
     fn identify(
-        &self,
+        &mut self,
         state: &PortState,
         header: &[u8],
         source: u64,
         ethertype: u16,
     ) -> Result<(), DropReason> {
         if let Some(guard) = &state.guard {
+            if self.permitted.are_those_of(header) {
+                return Ok(());
+            }
             if source != state.bound && !guard.has(source) {
                 return Err(DropReason::ForgedSource);
             }
             if guard.is_harmless(ethertype, header) {
+                self.permitted = Claims::of(header).unwrap_or(Claims::NONE);
                 return Ok(());
             }
             return guard.inspect(header, source, self.addresses);

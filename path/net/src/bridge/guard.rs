@@ -63,6 +63,44 @@ fn is_opaque(ethertype: u16) -> bool {
         )
 }
 
+/// What a plain IPv4 frame claims: the frame has no tag and no IP options, and is not for a DHCP
+/// client. These fields alone decide whether it is [harmless](Guard::is_harmless).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claims {
+    /// Ethernet source and EtherType, as loaded from memory.
+    source: u64,
+    /// IPv4 source.
+    address: u32,
+}
+
+impl Claims {
+    /// Claims that no frame has.
+    pub(super) const NONE: Self = Self {
+        source: 0,
+        address: 0,
+    };
+
+    /// Returns the claims of a plain IPv4 frame. Requires 64 bytes of the frame.
+    #[inline]
+    pub(super) fn of(header: &[u8]) -> Option<Self> {
+        // Includes the destination port of a packet without options.
+        let head = header.first_chunk::<38>()?;
+        let [_, _, _, _, _, _, a, b, c, d, e, f, g, h, version, ..] = *head;
+        let source = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let is_ipv4 = u16::from_be_bytes([g, h]) == ethertype::IPV4 && version == 0x45;
+        let to_client =
+            head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
+        let address = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
+        (is_ipv4 && !to_client).then_some(Self { source, address })
+    }
+
+    /// Returns whether a frame has the same claims.
+    #[inline]
+    pub(super) fn are_those_of(self, header: &[u8]) -> bool {
+        Self::of(header) == Some(self)
+    }
+}
+
 /// Identity enforcement for one guest port.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -104,23 +142,13 @@ impl Guard {
     #[inline]
     pub(super) fn is_harmless(&self, ethertype: u16, header: &[u8]) -> bool {
         match ethertype {
-            ethertype::IPV4 => self.is_harmless_v4(header),
+            ethertype::IPV4 => Claims::of(header).is_some_and(|claims| {
+                let sources = self.sources.as_ref();
+                sources.is_none_or(|sources| sources.has_v4(claims.address))
+            }),
             ethertype::IPV6 => self.is_harmless_v6(header),
             other => is_opaque(other),
         }
-    }
-
-    #[inline]
-    fn is_harmless_v4(&self, header: &[u8]) -> bool {
-        // Includes the destination port of a packet without options.
-        let Some(head) = header.first_chunk::<38>() else {
-            return false;
-        };
-        let source = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
-        let to_client =
-            head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
-        let may_send = |sources: &Sources| sources.has_v4(source);
-        head[14] == 0x45 && !to_client && self.sources.as_ref().is_none_or(may_send)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! The fast path over the bridge, for small frames that need no decision except their egress port.
 
 use super::ethernet::{Ethernet, GROUP_BIT};
-use super::guard::Guard;
+use super::guard::{Claims, Guard};
 use super::members::{Bridge, PortState};
 use super::rules::{Direction, PortFirewall, RoutedFrame};
 use crate::flows::PlainPacket;
@@ -66,14 +66,18 @@ impl Bridge {
     ) -> Option<()> {
         let (state, guard) = self.routed(in_port)?;
         let (in_flows, mut out_flows) = (self.flows(in_port), None);
-        // Most frames of a batch have the same destination.
+        // Most frames of a batch have the same destination and the same claims.
         let mut last = (u64::MAX, 0);
+        let mut permitted = Claims::NONE;
         for small_frame in small_frames {
             let ethernet = small_frame.head().first_chunk()?;
             let ethernet = Ethernet::of(ethernet);
-            let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
-            if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
-                return None;
+            if !permitted.are_those_of(small_frame.head()) {
+                let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
+                if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
+                    return None;
+                }
+                permitted = Claims::of(small_frame.head()).unwrap_or(Claims::NONE);
             }
             if ethernet.destination != last.0 {
                 let group = ethernet.destination & GROUP_BIT != 0;
