@@ -5,7 +5,7 @@
 
 use crate::instance_arg::InstanceArg;
 use crate::{output, trace};
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use client::Instance;
@@ -222,7 +222,7 @@ fn run(
     let id = u64::from(std::process::id()) << 32 | now;
     let ask = |driver: &str, snaplen| {
         let of = options.of.clone();
-        instance.relay(driver, &Request::Capture { id, of, snaplen })
+        instance.relay(driver, &MailboxRequest::Capture { id, of, snaplen })
     };
     // If this request fails, the capture ends after its timeout.
     let end = |ask: &dyn Fn(&str, u32) -> Result<Value, client::Error>| {
@@ -326,7 +326,7 @@ impl CaptureEncoder {
                 break;
             }
             let Some(frame) = ReportedFrame::of(frame) else {
-                return Err(client::Error::Nonsense("a captured frame".into()).into());
+                return Err(client::Error::InvalidAnswer("a captured frame".into()).into());
             };
             self.frame(&frame)?;
             count += 1;

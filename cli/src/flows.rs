@@ -1,7 +1,7 @@
 //! `grantway flows`: the flows of a guest or a NIC whose rules keep state.
 
 use crate::{capture, output, tables};
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use client::Instance;
 use serde_json::{Value, json};
 use tool::clean;
@@ -14,7 +14,7 @@ pub(crate) fn flows(name: &str, of: &str, as_json: bool) -> anyhow::Result<()> {
         let mut first = 0;
         loop {
             let of = of.to_owned();
-            let mut some = instance.relay(&driver, &Request::Flows { of, first })?;
+            let mut some = instance.relay(&driver, &MailboxRequest::Flows { of, first })?;
             flows.append(some["flows"].as_array_mut().unwrap_or(&mut Vec::new()));
             match some["next"]
                 .as_u64()

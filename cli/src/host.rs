@@ -188,9 +188,9 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
 /// Returns the users and groups that may use the machine, without groups that this system does not
 /// know.
 pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
-    let [look, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
+    let [query, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
     Ok(Access {
-        look: look?.flatten(),
+        query: query?.flatten(),
         change: change?.flatten(),
     })
 }

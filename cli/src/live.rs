@@ -1,7 +1,7 @@
 //! `grantway attach`, `detach` and `rules`: guests of a running machine.
 
 use crate::output;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use client::Instance;
 use config::Cidr;
 use serde_json::json;
@@ -90,22 +90,22 @@ pub(crate) struct AttachArgs {
 
 impl AttachArgs {
     /// Returns the options as a section of the configuration file.
-    pub(crate) fn section(&self) -> anyhow::Result<Setting> {
+    pub(crate) fn section(&self) -> anyhow::Result<ConfigValue> {
         let mut guest = match &self.file {
             Some(file) => from_file(file)?,
-            None => BTreeMap::from([("vif".to_owned(), Setting::List(vec![self.vif()]))]),
+            None => BTreeMap::from([("vif".to_owned(), ConfigValue::List(vec![self.vif()]))]),
         };
         guest.insert("name".to_owned(), text(&self.guest));
-        Ok(Setting::Section(guest))
+        Ok(ConfigValue::Section(guest))
     }
 
-    fn vif(&self) -> Setting {
+    fn vif(&self) -> ConfigValue {
         let endpoint = match self.vhost_user {
             Some(_) => "vhost-user",
             None => "tap",
         };
         let mut vif = BTreeMap::from([("endpoint".to_owned(), text(endpoint))]);
-        let mut put = |key: &str, value: Option<Setting>| {
+        let mut put = |key: &str, value: Option<ConfigValue>| {
             vif.extend(value.map(|value| (key.to_owned(), value)));
         };
         put(
@@ -113,12 +113,12 @@ impl AttachArgs {
             self.netns.as_deref().map(|netns| text(&place(netns))),
         );
         match self.network.as_deref() {
-            Some("") => put("network", Some(Setting::Flag(true))),
+            Some("") => put("network", Some(ConfigValue::Flag(true))),
             Some(nic) => put("network", Some(text(nic))),
             None if self.vhost_user.is_some() => {}
             None => {
                 let addresses = self.addresses.iter().map(|cidr| text(&cidr.to_string()));
-                put("addresses", Some(Setting::List(addresses.collect())));
+                put("addresses", Some(ConfigValue::List(addresses.collect())));
             }
         }
         put(
@@ -129,17 +129,17 @@ impl AttachArgs {
         put("socket", socket.map(|path| text(&path.to_string_lossy())));
         put("socket_mode", self.mode.as_deref().map(text));
         put("owner", self.owner.as_deref().map(text));
-        let pairs = self.queues.map(|pairs| Setting::Number(pairs.into()));
+        let pairs = self.queues.map(|pairs| ConfigValue::Number(pairs.into()));
         put("queue_pairs", pairs);
-        let overlap = self.allow_overlap.then_some(Setting::Flag(true));
+        let overlap = self.allow_overlap.then_some(ConfigValue::Flag(true));
         put("allow_overlap", overlap);
         put("mac", self.mac.as_deref().map(text));
-        put("mtu", self.mtu.map(|mtu| Setting::Number(mtu.into())));
+        put("mtu", self.mtu.map(|mtu| ConfigValue::Number(mtu.into())));
         put("ifname", self.ifname.as_deref().map(text));
-        put("rate_mbps", self.rate.map(Setting::Real));
-        let to_guest = self.rate_to_guest.map(Setting::Real);
+        put("rate_mbps", self.rate.map(ConfigValue::Real));
+        let to_guest = self.rate_to_guest.map(ConfigValue::Real);
         put("rate_to_guest_mbps", to_guest);
-        Setting::Section(vif)
+        ConfigValue::Section(vif)
     }
 }
 
@@ -152,11 +152,11 @@ fn place(netns: &str) -> String {
     }
 }
 
-fn text(text: &str) -> Setting {
-    Setting::Text(text.to_owned())
+fn text(text: &str) -> ConfigValue {
+    ConfigValue::Text(text.to_owned())
 }
 
-fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>> {
+fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, ConfigValue>> {
     let shown = file.display();
     let wrong = |why: String| Failure::Usage(format!("{shown}: {why}"));
     let text =
@@ -166,7 +166,7 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
         false => config::live::setting(&text),
     };
     match setting.map_err(&wrong)? {
-        Setting::Section(keys) => Ok(keys),
+        ConfigValue::Section(keys) => Ok(keys),
         _ => Err(wrong("it has no keys".to_owned()).into()),
     }
 }
@@ -200,7 +200,7 @@ pub(crate) fn rules(
     let mut section = from_file(file)?;
     section.insert("name".to_owned(), text(guest));
     let instance = Instance::connect(name)?;
-    let changed = instance.rules(Setting::Section(section));
+    let changed = instance.rules(ConfigValue::Section(section));
     let changed = changed.map_err(output::refused)?;
     changed.warning.iter().for_each(|w| output::warn(w));
     if as_json {

@@ -12,7 +12,7 @@ use tool::{Failure, clean};
 pub(crate) fn is_journal() -> bool {
     let stream = std::env::var(abi::core::JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
-    stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
+    stderr.is_ok_and(|file| journal::identifies_file(&stream, file.st_dev, file.st_ino))
 }
 
 /// Writes lines to standard error without terminal control codes. Lines for the journal begin with

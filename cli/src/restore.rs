@@ -245,8 +245,8 @@ pub(crate) fn warn_of_rules(config: &Config) {
     for (nic, ifname, port) in translated(config) {
         let found =
             host_checks::dropping(port.netns.as_deref(), &ifname, &networks(&port.addresses));
-        for trouble in found.unwrap_or_default() {
-            output::warn(&format!("nic \"{nic}\": {trouble}"));
+        for problem in found.unwrap_or_default() {
+            output::warn(&format!("nic \"{nic}\": {problem}"));
         }
     }
 }
@@ -262,8 +262,8 @@ pub(crate) fn warn_of_nat_faults(name: &str, core: u32) {
         };
         let networks = networks(&uplink.addresses);
         let found = host_checks::nat_faults(place.as_deref(), &uplink.ifname, &networks);
-        for trouble in found.unwrap_or_default() {
-            output::warn(&format!("nic \"{}\": {trouble}", uplink.nic));
+        for problem in found.unwrap_or_default() {
+            output::warn(&format!("nic \"{}\": {problem}", uplink.nic));
         }
     }
 }

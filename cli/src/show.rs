@@ -2,7 +2,7 @@
 
 use crate::{output, restore, tables};
 use abi::machine::{DomainStatus, Program};
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use anyhow::Context;
 use client::{Instance, MetricsFormat};
 use serde_json::{Map, Value, json};
@@ -189,7 +189,7 @@ pub(crate) fn set(
     as_json: bool,
 ) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
-    let request = Request::Set {
+    let request = MailboxRequest::Set {
         key: key.to_owned(),
         value: value.to_owned(),
     };

@@ -6,7 +6,7 @@
 
 use crate::{output, tables};
 use abi::machine::{DomainStatus, Program};
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use client::Instance;
 use comfy_table::CellAlignment;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ fn follow(
     until: Instant,
 ) -> anyhow::Result<Option<Vec<(String, Value)>>> {
     let ask = |domain: &str| -> anyhow::Result<Value> {
-        let reply = instance.relay(domain, &Request::Trace)?;
+        let reply = instance.relay(domain, &MailboxRequest::Trace)?;
         Ok(reply.get("trace").cloned().unwrap_or(Value::Null))
     };
     // The answer to this request may hold a trace of an earlier request, so it is discarded.

@@ -123,7 +123,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
         restore::restore_dead_machines();
     }
     let instance = started?;
-    if let Some(error) = instance.unread() {
+    if let Some(error) = instance.unread_state() {
         output::warn(&format!(
             "guests that were attached before are not attached again: {error}"
         ));
@@ -154,22 +154,22 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
 }
 
 /// Returns the options for starting the machine.
-fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client::Options> {
-    Ok(client::Options {
+fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client::StartOptions> {
+    Ok(client::StartOptions {
         program: match options.lab {
-            true => client::MONITOR_OF_COMPARISONS,
+            true => client::LAB_MONITOR,
             false => client::MONITOR,
         },
         log: match &options.log {
             Some(file) => client::LogDestination::File(file.clone()),
             None if output::is_journal() => client::LogDestination::Stderr,
-            None => client::LogDestination::Usual,
+            None => client::LogDestination::Default,
         },
         metrics_port: options.metrics_port.or(config.metrics_port),
         detach: options.detach,
         leaves: true,
         host: restore::note(config)?,
-        ..client::Options::default()
+        ..client::StartOptions::default()
     })
 }
 
@@ -263,7 +263,7 @@ fn lab_grants_finding(grants: GrantMode) -> Finding {
         remedy: format!(
             "write \"counted\", or start the machine by {} with `grantway up --lab` (`grantway \
              exp` does so automatically)",
-            client::MONITOR_OF_COMPARISONS
+            client::LAB_MONITOR
         ),
     }
 }

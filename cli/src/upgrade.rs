@@ -67,7 +67,7 @@ pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     }
     // The file's machine is upgraded first, and decides the exit status.
     let mut failures = Vec::new();
-    let mut names = client::names()?;
+    let mut names = client::running_instances()?;
     let own = which.file.is_some().then(named).transpose();
     let own = own.unwrap_or_else(|error: anyhow::Error| {
         failures.push(error);
@@ -307,7 +307,7 @@ fn versions(core: u32) -> anyhow::Result<(u32, u32)> {
     let place = place.to_string_lossy();
     let place = Path::new(place.strip_suffix(DELETED).unwrap_or(&place));
     let name = place.file_name().unwrap_or_default();
-    if ![client::MONITOR, client::MONITOR_OF_COMPARISONS]
+    if ![client::MONITOR, client::LAB_MONITOR]
         .map(Some)
         .contains(&name.to_str())
     {

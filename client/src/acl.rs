@@ -49,7 +49,7 @@ impl AclEntries {
 
     /// Gives these permissions to the groups, and to the members that `access` lists for them.
     fn allow(&mut self, access: &Access, permissions: u16) {
-        for group in [&access.look, &access.change].into_iter().flatten() {
+        for group in [&access.query, &access.change].into_iter().flatten() {
             self.0.insert((GROUP, group.id), permissions);
             for member in &group.members {
                 self.0.insert((USER, *member), permissions);
@@ -123,7 +123,7 @@ mod tests {
     fn access(look: u32, change: u32, members: &[u32]) -> Access {
         let members = members.to_vec();
         Access {
-            look: Some(Group {
+            query: Some(Group {
                 id: look,
                 members: Vec::new(),
             }),

@@ -1,7 +1,7 @@
 //! The control socket: one JSON line per request, one per answer.
 
 use crate::Error;
-use abi::machine::{Control, ControlError};
+use abi::machine::{ControlError, ControlRequest};
 use abi::reload::REQUEST_MAX;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -20,12 +20,12 @@ const ANSWER_MAX: usize = 256 << 20;
 /// # Errors
 ///
 /// Returns an error if no process answers there in time, or it rejects the request.
-pub fn ask<T: DeserializeOwned>(
+pub fn send_request<T: DeserializeOwned>(
     path: &Path,
-    request: &Control,
+    request: &ControlRequest,
     limit: Duration,
 ) -> Result<T, Error> {
-    let mut line = serde_json::to_vec(request).map_err(|e| Error::Nonsense(e.to_string()))?;
+    let mut line = serde_json::to_vec(request).map_err(|e| Error::InvalidAnswer(e.to_string()))?;
     line.push(b'\n');
     if line.len() > REQUEST_MAX {
         return Err(Error::Refused(format!(
@@ -34,7 +34,7 @@ pub fn ask<T: DeserializeOwned>(
         )));
     }
     let line = exchange(path, &line, limit).map_err(|e| match e.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Late {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::TimedOut {
             what: "the monitor's answer".to_owned(),
             limit,
             hint: String::new(),
@@ -44,7 +44,7 @@ pub fn ask<T: DeserializeOwned>(
     if let Ok(refused) = serde_json::from_slice::<ErrorAnswer>(&line) {
         return Err(Error::Refused(refused.0.error));
     }
-    serde_json::from_slice(&line).map_err(|e| Error::Nonsense(e.to_string()))
+    serde_json::from_slice(&line).map_err(|e| Error::InvalidAnswer(e.to_string()))
 }
 
 /// An object with the single key `error`. No other answer has this form.
@@ -133,8 +133,8 @@ mod tests {
         result
     }
 
-    fn relay() -> Control {
-        Control::Relay {
+    fn relay() -> ControlRequest {
+        ControlRequest::Relay {
             domain: "driver".into(),
             request: "{}".into(),
         }
@@ -143,19 +143,19 @@ mod tests {
     #[test]
     fn an_answer_is_decoded() {
         let got: Relayed = with_answer(b"{\"reply\":\"x\\n\"}\n", false, |path| {
-            ask(path, &relay(), TIMEOUT).unwrap()
+            send_request(path, &relay(), TIMEOUT).unwrap()
         });
         assert_eq!(got.reply, "x\n");
     }
 
     #[test]
     fn a_request_that_is_too_long_is_not_sent() {
-        let request = Control::Relay {
+        let request = ControlRequest::Relay {
             domain: "driver".into(),
             request: "x".repeat(REQUEST_MAX),
         };
         let path = Path::new("/no/such/socket");
-        let refused = ask::<Relayed>(path, &request, TIMEOUT).unwrap_err();
+        let refused = send_request::<Relayed>(path, &request, TIMEOUT).unwrap_err();
         let says = |why: &String| why.ends_with("bytes; the limit is 1048576");
         assert!(
             matches!(&refused, Error::Refused(why) if says(why)),
@@ -167,21 +167,22 @@ mod tests {
     fn kinds_of_failed_answers_are_distinguished() {
         let limit = TIMEOUT;
         let refused = with_answer(b"{\"error\":\"no domain x\"}\n", false, |path| {
-            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+            send_request::<Audit>(path, &ControlRequest::Grants, limit).unwrap_err()
         });
         assert!(matches!(refused, Error::Refused(text) if text == "no domain x"));
         let nonsense = with_answer(b"[]\n", false, |path| {
-            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+            send_request::<Audit>(path, &ControlRequest::Grants, limit).unwrap_err()
         });
-        assert!(matches!(nonsense, Error::Nonsense(_)));
+        assert!(matches!(nonsense, Error::InvalidAnswer(_)));
         let hung_up = with_answer(b"{\"dom", true, |path| {
-            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+            send_request::<Audit>(path, &ControlRequest::Grants, limit).unwrap_err()
         });
         assert!(matches!(hung_up, Error::Io { .. }));
         let late = with_answer(b"{", false, |path| {
-            ask::<Audit>(path, &Control::Grants, Duration::from_millis(50)).unwrap_err()
+            send_request::<Audit>(path, &ControlRequest::Grants, Duration::from_millis(50))
+                .unwrap_err()
         });
-        assert!(matches!(late, Error::Late { .. }));
+        assert!(matches!(late, Error::TimedOut { .. }));
     }
 
     #[test]
@@ -194,8 +195,8 @@ mod tests {
         // The first clients fill its queue and wait for an answer; the last one finds the queue
         // full.
         for _ in 0..3 {
-            let late = ask::<Audit>(&path, &Control::Grants, limit).unwrap_err();
-            assert!(matches!(late, Error::Late { .. }), "{late:?}");
+            let late = send_request::<Audit>(&path, &ControlRequest::Grants, limit).unwrap_err();
+            assert!(matches!(late, Error::TimedOut { .. }), "{late:?}");
         }
     }
 }

@@ -1,19 +1,20 @@
 //! The counters of a domain: one reply, or several if a driver domain has many ports.
 
-use abi::mailbox::{Request, STAT_REPLIES_MAX};
+use abi::mailbox::{MailboxRequest, STAT_REPLIES_MAX};
 use serde_json::Value;
 
-/// Queries all counters of a domain by `ask`. Fails with `endless` if the replies do not end.
-pub(crate) fn all<E>(
-    mut ask: impl FnMut(&Request) -> Result<Value, E>,
+/// Queries all counters of a domain by `send_request`. Fails with `endless` if the replies do not
+/// end.
+pub(crate) fn query_all_counters<E>(
+    mut ask: impl FnMut(&MailboxRequest) -> Result<Value, E>,
     endless: E,
 ) -> Result<Value, E> {
-    let mut stat = ask(&Request::Stat)?;
+    let mut stat = ask(&MailboxRequest::Stat)?;
     for _ in 1..STAT_REPLIES_MAX {
         let Some(first) = next(&mut stat) else {
             return Ok(stat);
         };
-        let page = ask(&Request::Ports { first })?;
+        let page = ask(&MailboxRequest::Ports { first })?;
         append(&mut stat, page);
     }
     match next(&mut stat) {
@@ -50,34 +51,37 @@ mod tests {
 
     #[test]
     fn ports_of_all_replies_are_collected() {
-        let reply = |request: &Request| {
+        let reply = |request: &MailboxRequest| {
             Ok::<_, &str>(match request {
-                Request::Stat => json!({ "drops": 7, "ports": { "a": 1 }, "next": 3 }),
-                Request::Ports { first: 3 } => json!({ "ports": { "b": 2 }, "next": 9 }),
-                Request::Ports { first: 9 } => json!({ "ports": { "c": 3 }, "next": null }),
+                MailboxRequest::Stat => json!({ "drops": 7, "ports": { "a": 1 }, "next": 3 }),
+                MailboxRequest::Ports { first: 3 } => json!({ "ports": { "b": 2 }, "next": 9 }),
+                MailboxRequest::Ports { first: 9 } => json!({ "ports": { "c": 3 }, "next": null }),
                 other => panic!("{other:?}"),
             })
         };
         let expected = json!({ "drops": 7, "ports": { "a": 1, "b": 2, "c": 3 } });
-        assert_eq!(all(reply, "endless"), Ok(expected));
+        assert_eq!(query_all_counters(reply, "endless"), Ok(expected));
         // The counters of a guest have one reply.
         let guest = json!({ "vifs": {} });
-        assert_eq!(all(|_| Ok(guest.clone()), "endless"), Ok(guest.clone()));
+        assert_eq!(
+            query_all_counters(|_| Ok(guest.clone()), "endless"),
+            Ok(guest.clone())
+        );
     }
 
     #[test]
     fn hostile_replies_end() {
         let mut count = 0;
-        let endless = |_: &Request| {
+        let endless = |_: &MailboxRequest| {
             count += 1;
             Ok(json!({ "next": 0 }))
         };
-        assert_eq!(all(endless, "endless"), Err("endless"));
+        assert_eq!(query_all_counters(endless, "endless"), Err("endless"));
         assert_eq!(count, STAT_REPLIES_MAX);
         for junk in [json!(7), json!({ "ports": [], "next": "x" }), json!([])] {
             let mut first = Some(json!({ "ports": 1, "next": 2 }));
-            let reply = |_: &Request| Ok(first.take().unwrap_or_else(|| junk.clone()));
-            assert!(all(reply, "endless").is_ok(), "{junk}");
+            let reply = |_: &MailboxRequest| Ok(first.take().unwrap_or_else(|| junk.clone()));
+            assert!(query_all_counters(reply, "endless").is_ok(), "{junk}");
         }
     }
 }

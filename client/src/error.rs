@@ -54,7 +54,7 @@ pub enum Error {
          another place",
         var = crate::RUNTIME_DIR_VAR
     )]
-    NotOurs(PathBuf),
+    ForeignDirectory(PathBuf),
     /// The monitor could not build the machine.
     #[error("{why}")]
     Start {
@@ -65,7 +65,7 @@ pub enum Error {
     },
     /// The monitor exited before it was ready.
     #[error("the monitor ended before it was ready ({how}); its log is {log}{last}")]
-    Died {
+    ExitedEarly {
         /// Its exit status or signal, as text.
         how: String,
         /// Path of its log.
@@ -75,7 +75,7 @@ pub enum Error {
     },
     /// No answer in time.
     #[error("{what} took longer than {} s{hint}", .limit.as_secs_f32())]
-    Late {
+    TimedOut {
         /// The operation.
         what: String,
         /// The deadline.
@@ -88,10 +88,10 @@ pub enum Error {
     Refused(String),
     /// The machine has stopped, but the record of its attached guests could not be removed.
     #[error("the machine has ended, but {0}")]
-    NotForgotten(String),
+    StateNotRemoved(String),
     /// An invalid answer.
     #[error("the monitor's answer is invalid: {0}")]
-    Nonsense(String),
+    InvalidAnswer(String),
     /// Any other system error.
     #[error("{what}: {error}")]
     Io {
@@ -120,7 +120,7 @@ impl Error {
             self,
             Self::NoDaemon(_)
                 | Self::Denied { .. }
-                | Self::NotOurs(_)
+                | Self::ForeignDirectory(_)
                 | Self::Limit { .. }
                 | Self::Start {
                     cannot_run_here: true,

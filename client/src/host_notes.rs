@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(note_in(dir, "dead").unwrap(), None);
         let starts = lock_of(dir, soon).unwrap();
         let late = clear_in(dir, soon, |_, _| true);
-        assert!(matches!(late, Err(Error::Late { .. })));
+        assert!(matches!(late, Err(Error::TimedOut { .. })));
         drop(starts);
     }
 }

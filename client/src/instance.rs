@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::acl;
-use crate::control::ask;
+use crate::control::send_request;
 use crate::counters;
 use crate::host_notes;
 use crate::limits::check_limits;
@@ -10,13 +10,15 @@ use crate::log::{last_log_line_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::process::wait_child;
 use crate::runtime::{
-    MONITOR, check_name, clear_stale, core_path, find, lock_of, names, remove_sockets, runtime_dir,
+    MONITOR, check_name, clear_stale, core_path, find, lock_of, remove_sockets, running_instances,
+    runtime_dir,
 };
 use crate::saved_state;
 use abi::machine::{
-    Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
+    Access, Attached, Audit, ConfigValue, ControlRequest, Detached, Machine, Relayed, Restarted,
+    Status,
 };
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use abi::reload::{Reloaded, RulesChanged, SourceFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
@@ -33,7 +35,7 @@ use std::time::{Duration, Instant};
 pub enum LogDestination {
     /// `NAME.log` in the runtime directory.
     #[default]
-    Usual,
+    Default,
     /// To this file.
     File(PathBuf),
     /// To the standard error of this process.
@@ -42,7 +44,7 @@ pub enum LogDestination {
 
 /// Options for starting an instance.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StartOptions {
     /// The monitor's program.
     pub program: &'static str,
     /// Destination of the monitor's log.
@@ -62,11 +64,11 @@ pub struct Options {
     pub limit: Duration,
 }
 
-impl Default for Options {
+impl Default for StartOptions {
     fn default() -> Self {
         Self {
             program: MONITOR,
-            log: LogDestination::Usual,
+            log: LogDestination::Default,
             metrics_port: None,
             detach: false,
             leaves: false,
@@ -127,14 +129,14 @@ impl Instance {
     ///
     /// Returns an error if the name is in use or invalid, `grantwayd` is missing, or it cannot
     /// build the machine in time. Nothing keeps running in these cases.
-    pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
+    pub fn start(machine: &Machine, options: &StartOptions) -> Result<Self, Error> {
         check_name(&machine.name)?;
         check_limits(machine)?;
         let program = core_path(options.program)?;
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
         let log = match &options.log {
-            LogDestination::Usual => Some(dir.join(format!("{}.log", machine.name))),
+            LogDestination::Default => Some(dir.join(format!("{}.log", machine.name))),
             LogDestination::File(file) => Some(file.clone()),
             LogDestination::Stderr => None,
         };
@@ -231,7 +233,7 @@ impl Instance {
             return Err(match e.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::NoInstance {
                     name: name.to_owned(),
-                    running: names().unwrap_or_default(),
+                    running: running_instances().unwrap_or_default(),
                 },
                 _ => Error::io(format!("connect to {}", socket.display()), e),
             });
@@ -282,7 +284,7 @@ impl Instance {
 
     /// Returns the reason why it has not read the previous machine's state, or `None` if it has.
     #[must_use]
-    pub fn unread(&self) -> Option<&Error> {
+    pub fn unread_state(&self) -> Option<&Error> {
         self.unread.as_ref()
     }
 
@@ -292,7 +294,7 @@ impl Instance {
     ///
     /// Returns an error if the monitor does not answer (in time).
     pub fn status(&self) -> Result<Status, Error> {
-        ask(&self.socket, &Control::Status, ANSWER_TIMEOUT)
+        send_request(&self.socket, &ControlRequest::Status, ANSWER_TIMEOUT)
     }
 
     /// Returns the audit of grants.
@@ -301,7 +303,7 @@ impl Instance {
     ///
     /// Returns an error if the monitor does not answer (in time).
     pub fn grants(&self) -> Result<Audit, Error> {
-        ask(&self.socket, &Control::Grants, ANSWER_TIMEOUT)
+        send_request(&self.socket, &ControlRequest::Grants, ANSWER_TIMEOUT)
     }
 
     /// Returns the counters of the manager and the domains, in a format of monitoring systems.
@@ -319,7 +321,11 @@ impl Instance {
     ///
     /// Returns an error if the monitor or the domain does not answer (in time), or rejects the
     /// request.
-    pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
+    pub fn relay(
+        &self,
+        domain: &str,
+        request: &MailboxRequest,
+    ) -> Result<serde_json::Value, Error> {
         self.relay_within(domain, request, ANSWER_TIMEOUT)
     }
 
@@ -331,17 +337,18 @@ impl Instance {
     pub fn relay_within(
         &self,
         domain: &str,
-        request: &Request,
+        request: &MailboxRequest,
         time: Duration,
     ) -> Result<serde_json::Value, Error> {
-        let request = serde_json::to_string(request).map_err(|e| Error::Nonsense(e.to_string()))?;
-        let relay = Control::Relay {
+        let request =
+            serde_json::to_string(request).map_err(|e| Error::InvalidAnswer(e.to_string()))?;
+        let relay = ControlRequest::Relay {
             domain: domain.to_owned(),
             request,
         };
-        let relayed: Relayed = ask(&self.socket, &relay, time)?;
+        let relayed: Relayed = send_request(&self.socket, &relay, time)?;
         let reply: serde_json::Value = serde_json::from_str(&relayed.reply)
-            .map_err(|e| Error::Nonsense(format!("domain {domain}: {e}")))?;
+            .map_err(|e| Error::InvalidAnswer(format!("domain {domain}: {e}")))?;
         let refused = reply.as_object().filter(|object| object.len() == 1);
         match refused
             .and_then(|object| object.get("error"))
@@ -368,12 +375,12 @@ impl Instance {
     /// Returns the errors of [`Instance::relay`], or an error if no answer arrives in time.
     pub fn stat_within(&self, domain: &str, time: Duration) -> Result<serde_json::Value, Error> {
         let end = Instant::now() + time;
-        let ask = |request: &Request| {
+        let ask = |request: &MailboxRequest| {
             let left = end.saturating_duration_since(Instant::now());
             self.relay_within(domain, request, left)
         };
-        let endless = Error::Nonsense(format!("domain {domain}: its counter list is endless"));
-        counters::all(ask, endless)
+        let endless = Error::InvalidAnswer(format!("domain {domain}: its counter list is endless"));
+        counters::query_all_counters(ask, endless)
     }
 
     /// Restarts a domain; returns when it is connected.
@@ -384,7 +391,11 @@ impl Instance {
     /// ready.
     pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
         let domain = domain.to_owned();
-        ask(&self.socket, &Control::Restart { domain }, RESTART_TIMEOUT)
+        send_request(
+            &self.socket,
+            &ControlRequest::Restart { domain },
+            RESTART_TIMEOUT,
+        )
     }
 
     /// Attaches a guest, described as in a section `[[guest]]`; returns when it is connected.
@@ -393,8 +404,12 @@ impl Instance {
     ///
     /// Returns an error if its description has mistakes, or it does not start. In both cases no
     /// part of the guest remains.
-    pub fn attach(&self, guest: Setting) -> Result<Attached, Error> {
-        ask(&self.socket, &Control::Attach { guest }, CHANGE_TIMEOUT)
+    pub fn attach(&self, guest: ConfigValue) -> Result<Attached, Error> {
+        send_request(
+            &self.socket,
+            &ControlRequest::Attach { guest },
+            CHANGE_TIMEOUT,
+        )
     }
 
     /// Removes a guest. Returns when no part of it remains.
@@ -404,7 +419,11 @@ impl Instance {
     /// Returns an error if no guest has this name, or a part of it is still in use.
     pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
         let domain = domain.to_owned();
-        ask(&self.socket, &Control::Detach { domain }, CHANGE_TIMEOUT)
+        send_request(
+            &self.socket,
+            &ControlRequest::Detach { domain },
+            CHANGE_TIMEOUT,
+        )
     }
 
     /// Replaces the firewall rules of an attached guest; returns when they are in force. `guest`
@@ -414,8 +433,12 @@ impl Instance {
     ///
     /// Returns an error if no attached guest has this name, the rules have mistakes, or the driver
     /// domain rejects them. In each case the previous rules stay in force.
-    pub fn rules(&self, guest: Setting) -> Result<RulesChanged, Error> {
-        ask(&self.socket, &Control::Rules { guest }, CHANGE_TIMEOUT)
+    pub fn rules(&self, guest: ConfigValue) -> Result<RulesChanged, Error> {
+        send_request(
+            &self.socket,
+            &ControlRequest::Rules { guest },
+            CHANGE_TIMEOUT,
+        )
     }
 
     /// Applies edited files to the machine, or with `dry_run` only returns the steps. Returns when
@@ -426,9 +449,9 @@ impl Instance {
     /// Returns an error if the files have mistakes, or a change needs a new machine. In both cases
     /// nothing was changed.
     pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
-        ask(
+        send_request(
             &self.socket,
-            &Control::Reload { files, dry_run },
+            &ControlRequest::Reload { files, dry_run },
             RELOAD_TIMEOUT,
         )
     }
@@ -466,9 +489,9 @@ impl Starting {
     fn wait(&mut self, machine: &Machine, limit: Duration) -> Result<f64, Error> {
         let deadline = Instant::now() + limit;
         let Some(child) = &mut self.child else {
-            return Err(Error::Nonsense("no process".to_owned()));
+            return Err(Error::InvalidAnswer("no process".to_owned()));
         };
-        let text = serde_json::to_vec(machine).map_err(|e| Error::Nonsense(e.to_string()))?;
+        let text = serde_json::to_vec(machine).map_err(|e| Error::InvalidAnswer(e.to_string()))?;
         if let Some(mut stdin) = child.stdin.take() {
             // A separate thread writes, because a large machine does not fit the pipe. If the
             // monitor exits early, the other pipe reports it with the reason.
@@ -481,7 +504,7 @@ impl Starting {
             None => true,
         };
         if !complete {
-            return Err(Error::Late {
+            return Err(Error::TimedOut {
                 what: "the start".to_owned(),
                 limit,
                 hint: format!(
@@ -510,13 +533,15 @@ impl Starting {
                     Ok(Some(status)) => status.to_string(),
                     _ => "without a message".to_owned(),
                 };
-                Err(Error::Died {
+                Err(Error::ExitedEarly {
                     how,
                     log: self.log.clone(),
                     last: last_log_line_at(&self.log),
                 })
             }
-            _ => Err(Error::Nonsense(String::from_utf8_lossy(&line).into_owned())),
+            _ => Err(Error::InvalidAnswer(
+                String::from_utf8_lossy(&line).into_owned(),
+            )),
         }
     }
 }

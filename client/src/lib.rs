@@ -21,17 +21,17 @@ mod runtime;
 mod saved_state;
 mod shutdown;
 
-pub use control::ask;
+pub use control::send_request;
 pub use driver_access::DriverAccess;
 pub use error::Error;
 pub use host_notes::{clear_notes, note_of, write_note};
-pub use instance::{Instance, LogDestination, Options};
+pub use instance::{Instance, LogDestination, StartOptions};
 pub use limits::{check_limits, check_smallest};
 pub use log::last_log_line;
 pub use metrics::MetricsFormat;
 pub use process::children;
 pub use runtime::{
-    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, configured_runtime_dir,
-    daemon_path, find, listed, names, program_path, runtime_dir, socket_path,
+    LAB_MONITOR, MONITOR, RUNTIME_DIR_VAR, check_name, configured_runtime_dir, daemon_path, find,
+    listed_instances, program_path, running_instances, runtime_dir, socket_path,
 };
 pub use saved_state::remove_saved_state;

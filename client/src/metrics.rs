@@ -36,7 +36,7 @@ pub(crate) fn path_of(control: &Path) -> PathBuf {
 /// Fetches the text, within `limit`.
 pub(crate) fn fetch(path: &Path, format: MetricsFormat, limit: Duration) -> Result<String, Error> {
     let answer = exchange(path, format, limit).map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Late {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::TimedOut {
             what: "the metrics".to_owned(),
             limit,
             hint: String::new(),
@@ -81,7 +81,7 @@ fn exchange(path: &Path, format: MetricsFormat, limit: Duration) -> io::Result<V
 
 /// Returns the body of an HTTP answer, if it is complete and successful.
 fn body(answer: &[u8]) -> Result<String, Error> {
-    let nonsense = || Error::Nonsense("no metrics".to_owned());
+    let nonsense = || Error::InvalidAnswer("no metrics".to_owned());
     let text = std::str::from_utf8(answer).map_err(|_| nonsense())?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(nonsense)?;
     let mut lines = head.lines();
@@ -89,7 +89,7 @@ fn body(answer: &[u8]) -> Result<String, Error> {
     let status = status.ok_or_else(nonsense)?;
     let length = lines.find_map(|line| line.strip_prefix("Content-Length: "));
     if length.and_then(|length| length.parse().ok()) != Some(body.len()) {
-        return Err(Error::Nonsense("the metrics end too early".to_owned()));
+        return Err(Error::InvalidAnswer("the metrics end too early".to_owned()));
     }
     if status.starts_with("200 ") {
         Ok(body.to_owned())
@@ -134,9 +134,9 @@ mod tests {
         let whole = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nx 1\n";
         assert_eq!(answered(whole).unwrap(), "x 1\n");
         let cut = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx 1\n";
-        assert!(matches!(answered(cut), Err(Error::Nonsense(_))));
+        assert!(matches!(answered(cut), Err(Error::InvalidAnswer(_))));
         for nonsense in ["", "HTTP/1.1 200 OK\r\n", "hello\r\n\r\n"] {
-            assert!(matches!(answered(nonsense), Err(Error::Nonsense(_))));
+            assert!(matches!(answered(nonsense), Err(Error::InvalidAnswer(_))));
         }
         let refused = "HTTP/1.1 503 Not Now\r\nContent-Length: 5\r\n\r\nbusy\n";
         assert!(matches!(answered(refused), Err(Error::Refused(why)) if why == "busy"));

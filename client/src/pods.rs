@@ -1,7 +1,7 @@
 //! Records of attached Kubernetes pods: one file for each guest, in a folder. The CNI plugin writes
 //! them, and the agent of network policies reads them.
 
-use crate::record_file::{self, HIDDEN};
+use crate::record_file::{self, INCOMPLETE_PREFIX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -60,7 +60,7 @@ pub fn all(
         let Ok(guest) = entry?.file_name().into_string() else {
             continue;
         };
-        if guest.starts_with(HIDDEN) {
+        if guest.starts_with(INCOMPLETE_PREFIX) {
             continue;
         }
         if let Some(record) = known(&guest).or_else(|| read(&folder.join(&guest))) {

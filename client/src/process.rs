@@ -19,7 +19,7 @@ pub(crate) fn wait_child(child: &mut Child, limit: Duration) -> bool {
 }
 
 /// Waits until a condition is true; returns false if that takes too long.
-pub(crate) fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_for(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
         if start.elapsed() > limit {

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Prefix of files that are not complete. No guest's name begins with it.
-pub const HIDDEN: &str = ".";
+pub const INCOMPLETE_PREFIX: &str = ".";
 
 /// Writes a file of this name. Creates its folder, for its owner only.
 ///
@@ -14,7 +14,7 @@ pub const HIDDEN: &str = ".";
 ///
 /// Returns an error if the file cannot be written; an earlier one of this name is then unchanged.
 pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let new = folder.join(format!("{HIDDEN}{name}.{}", std::process::id()));
+    let new = folder.join(format!("{INCOMPLETE_PREFIX}{name}.{}", std::process::id()));
     let write = || {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;

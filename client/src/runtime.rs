@@ -1,8 +1,8 @@
 //! The directory of the instances' sockets and logs.
 
-use crate::control::ask;
+use crate::control::send_request;
 use crate::{Error, metrics};
-use abi::machine::{Control, Status};
+use abi::machine::{ControlRequest, Status};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -75,7 +75,7 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
         fs::symlink_metadata(dir).map_err(|e| Error::io(format!("check {}", dir.display()), e))?;
     let is_theirs = found.uid() != uid && found.uid() != 0;
     if !found.is_dir() || is_theirs || found.mode() & 0o022 != 0 {
-        return Err(Error::NotOurs(dir.to_owned()));
+        return Err(Error::ForeignDirectory(dir.to_owned()));
     }
     Ok(())
 }
@@ -126,11 +126,11 @@ pub fn find(name: &str) -> Result<PathBuf, Error> {
 /// # Errors
 ///
 /// Returns an error if the runtime directory cannot be read.
-pub fn names() -> Result<Vec<String>, Error> {
+pub fn running_instances() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
         return Ok(Vec::new());
     };
-    let mut names = listed()?;
+    let mut names = listed_instances()?;
     names.retain(|name| UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok());
     Ok(names)
 }
@@ -140,7 +140,7 @@ pub fn names() -> Result<Vec<String>, Error> {
 /// # Errors
 ///
 /// Returns an error if the runtime directory cannot be read.
-pub fn listed() -> Result<Vec<String>, Error> {
+pub fn listed_instances() -> Result<Vec<String>, Error> {
     let Some(dir) = existing_runtime_dir()? else {
         return Ok(Vec::new());
     };
@@ -158,7 +158,7 @@ pub fn listed() -> Result<Vec<String>, Error> {
 /// The monitor's program.
 pub const MONITOR: &str = "grantwayd";
 /// The monitor's program that also has the grant mechanisms of comparisons.
-pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
+pub const LAB_MONITOR: &str = "grantwayd-lab";
 /// The driver domain's program that this monitor starts.
 const DRIVER_OF_COMPARISONS: &str = "driver-lab";
 
@@ -186,7 +186,7 @@ pub fn program_path(name: &str) -> Result<PathBuf, Error> {
 /// too.
 pub(crate) fn core_path(name: &str) -> Result<PathBuf, Error> {
     let program = program_path(name)?;
-    if name == MONITOR_OF_COMPARISONS {
+    if name == LAB_MONITOR {
         program_path(DRIVER_OF_COMPARISONS)?;
     }
     Ok(program)
@@ -230,7 +230,7 @@ pub(crate) fn lock_of(dir: &Path, limit: Duration) -> Result<StartLock, Error> {
         }
         if start.elapsed() > limit {
             let what = "waiting for another instance to start".to_owned();
-            return Err(Error::Late {
+            return Err(Error::TimedOut {
                 what,
                 limit,
                 hint: String::new(),
@@ -268,7 +268,7 @@ pub(crate) fn remove_sockets(socket: &Path) {
 fn disconnects_without_answer(path: &Path, limit: Duration) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     let closed = [BrokenPipe, ConnectionReset, UnexpectedEof];
-    match ask::<Status>(path, &Control::Status, limit) {
+    match send_request::<Status>(path, &ControlRequest::Status, limit) {
         Err(Error::Io { error, .. }) => closed.contains(&error.kind()),
         _ => false,
     }
@@ -339,11 +339,17 @@ mod tests {
         assert!(make_private(&path, uid).is_ok());
         for mode in [0o775, 0o777, 0o1777] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(matches!(make_private(&path, uid), Err(Error::NotOurs(_))));
+            assert!(matches!(
+                make_private(&path, uid),
+                Err(Error::ForeignDirectory(_))
+            ));
         }
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        assert!(matches!(make_private(&link, uid), Err(Error::NotOurs(_))));
+        assert!(matches!(
+            make_private(&link, uid),
+            Err(Error::ForeignDirectory(_))
+        ));
         assert!(make_private(&dir.path().join("a/b"), uid).is_err());
     }
 }

@@ -143,7 +143,7 @@ mod tests {
         assert!(!forget(late).unwrap());
         fs::write(&path, "text").unwrap();
         let starts = lock_of(dir.path(), late).unwrap();
-        assert!(matches!(forget(soon), Err(Error::Late { .. })));
+        assert!(matches!(forget(soon), Err(Error::TimedOut { .. })));
         drop(starts);
         let listener = UnixListener::bind(dir.path().join("m.sock")).unwrap();
         assert!(matches!(forget(late), Err(Error::Running(name)) if name == "m"));

@@ -1,10 +1,10 @@
 //! Stops a machine: cleanly, cleanly with its guests recorded for the next start, or by force.
 
-use crate::control::ask;
-use crate::process::{children, has_exited, wait_child, wait_until};
+use crate::control::send_request;
+use crate::process::{children, has_exited, wait_child, wait_for};
 use crate::runtime::{clear_stale, remove_sockets};
 use crate::{Error, Instance};
-use abi::machine::{Control, Ended};
+use abi::machine::{ControlRequest, Ended};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,7 +25,7 @@ impl Instance {
     /// # Errors
     ///
     /// Returns an error if the monitor does not answer. In this case the monitor is killed if this
-    /// value has started it. Returns [`Error::NotForgotten`] if the machine has stopped, but the
+    /// value has started it. Returns [`Error::StateNotRemoved`] if the machine has stopped, but the
     /// record of its attached guests could not be removed.
     pub fn down(mut self) -> Result<(), Error> {
         self.end(SHUTDOWN_TIMEOUT)
@@ -57,7 +57,7 @@ impl Instance {
             let e = io::Error::other(format!("it has not ended in order ({how})"));
             return Err(Error::io("end the monitor", e));
         }
-        Err(Error::Late {
+        Err(Error::TimedOut {
             what: "the end of the monitor".to_owned(),
             limit: SHUTDOWN_TIMEOUT,
             hint: String::new(),
@@ -83,11 +83,11 @@ impl Instance {
         let _ = child.kill();
         let _ = child.wait();
         let are_over = || pids.iter().all(|pid| has_exited(*pid));
-        let is_over = wait_until(EXIT_TIMEOUT, are_over);
+        let is_over = wait_for(EXIT_TIMEOUT, are_over);
         remove_sockets(&self.socket);
         match is_over {
             true => Ok(()),
-            false => Err(Error::Late {
+            false => Err(Error::TimedOut {
                 what: "the end of a domain".to_owned(),
                 limit: EXIT_TIMEOUT,
                 hint: String::new(),
@@ -132,7 +132,7 @@ impl Instance {
             Some(pid) => Some(pid),
             None => self.visible_core_pid()?,
         };
-        let asked = ask::<Ended>(&self.socket, &Control::Down, limit);
+        let asked = send_request::<Ended>(&self.socket, &ControlRequest::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
         let ended = match &mut self.child {
             Some(child) => {
@@ -158,7 +158,7 @@ impl Instance {
                     Some(core) => has_exited(core),
                     None => UnixStream::connect(&self.socket).is_err(),
                 };
-                asked.is_ok() && wait_until(left, is_gone)
+                asked.is_ok() && wait_for(left, is_gone)
             }
         };
         self.child = None;
@@ -168,9 +168,9 @@ impl Instance {
             Err(e) => Err(e),
             Ok(Ended {
                 warning: Some(warning),
-            }) if ended => Err(Error::NotForgotten(warning)),
+            }) if ended => Err(Error::StateNotRemoved(warning)),
             Ok(_) if ended => Ok(()),
-            Ok(_) => Err(Error::Late {
+            Ok(_) => Err(Error::TimedOut {
                 what: "the end of the monitor".to_owned(),
                 limit,
                 hint: String::new(),

@@ -95,7 +95,7 @@ impl Cidr {
     /// Returns the first free address of the network, except the network's own and its broadcast
     /// address. Searches the first 65 536 addresses.
     #[must_use]
-    pub fn free(self, is_taken: impl Fn(IpAddr) -> bool) -> Option<Self> {
+    pub fn first_free(self, is_taken: impl Fn(IpAddr) -> bool) -> Option<Self> {
         const SEARCH_LIMIT: u128 = 1 << 16;
         let (first, bits) = match self.network() {
             IpAddr::V4(first) => (u128::from(first.to_bits()), 32),

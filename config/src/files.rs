@@ -1,6 +1,6 @@
 //! A configuration in several files: the main file and fragments that extend it.
 
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -20,7 +20,7 @@ pub struct ConfigFile {
 /// # Errors
 ///
 /// Returns an error if a file is not TOML, or has a number that is too large.
-pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, Setting>, String> {
+pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, ConfigValue>, String> {
     let mut root = DeTable::new();
     for file in files {
         let table = DeTable::parse(&file.text).map_err(|error| error.to_string())?;

@@ -33,7 +33,7 @@ pub(crate) struct UnknownVariant {
 impl fmt::Display for UnknownVariant {
     /// Writes the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&choose(self.known.iter().copied()))
+        f.write_str(&choices(self.known.iter().copied()))
     }
 }
 
@@ -50,7 +50,7 @@ impl de::Error for UnknownVariant {
 }
 
 /// Returns `write "a", "b" or "c"`.
-pub(crate) fn choose<'w>(words: impl Iterator<Item = &'w str>) -> String {
+pub(crate) fn choices<'w>(words: impl Iterator<Item = &'w str>) -> String {
     let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
     format!("write {}", alternatives(&words))
 }
@@ -91,7 +91,7 @@ pub(crate) fn nearest(keys: &[&'static str], key: &str) -> Option<&'static str> 
 }
 
 /// Returns what to write instead of an unknown key.
-pub(crate) fn instead(keys: &[&'static str], meant: Option<&'static str>) -> String {
+pub(crate) fn suggestion(keys: &[&'static str], meant: Option<&'static str>) -> String {
     match meant {
         Some(known) => format!("did you mean `{known}`?"),
         None => {

@@ -23,8 +23,8 @@ use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
 use crate::{ConfigFile, Endpoint, MacAddress, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
-use abi::machine::{DomainSpec, HotplugState, Machine, Program, Setting};
-use format::written;
+use abi::machine::{ConfigValue, DomainSpec, HotplugState, Machine, Program};
+use format::format_guest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -87,7 +87,7 @@ pub struct ResolvedGuest {
     /// and slots.
     pub vifs: Vec<VifConfig>,
     /// Its description, with its assigned MACs.
-    pub guest: Setting,
+    pub guest: ConfigValue,
     /// The assigned MACs.
     pub macs: Vec<MacAddress>,
     /// Warnings about valid settings that may be unintended, one sentence each.
@@ -120,11 +120,11 @@ impl LiveConfig {
             .retain(|guest| !live.detached.contains(&guest.name));
         for guest in &mut config.guests {
             if let Some(changed) = live.changed.get(&guest.name) {
-                *guest = read_guest(0, &written(changed))?;
+                *guest = read_guest(0, &format_guest(changed))?;
             }
         }
         for guest in live.attached.values() {
-            let guest = read_guest(config.guests.len(), &written(guest))?;
+            let guest = read_guest(config.guests.len(), &format_guest(guest))?;
             config.guests.push(guest);
         }
         let removed_addresses = BTreeMap::new();
@@ -140,11 +140,11 @@ impl LiveConfig {
     /// # Errors
     ///
     /// Returns all mistakes, one per line. On an error, nothing changes.
-    pub fn add(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
+    pub fn add(&mut self, described: &ConfigValue) -> Result<ResolvedGuest, String> {
         let g = self.config.guests.len();
         let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
         let described = &network::resolve(&self.config, described)?;
-        let mut guest = read_guest(g, &written(described)).map_err(named)?;
+        let mut guest = read_guest(g, &format_guest(described)).map_err(named)?;
         self.check_attachable(&guest)?;
         let macs = self.assign_macs(&mut guest);
         self.config.guests.push(guest);
@@ -156,7 +156,7 @@ impl LiveConfig {
 
     /// Replaces section numbers in the mistakes of a new guest by guests' names, because no file
     /// has these sections.
-    fn by_name(&self, described: &Setting, wrong: &str) -> String {
+    fn by_name(&self, described: &ConfigValue, wrong: &str) -> String {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         let own = state::name_of(described);
         let own = own.filter(|name| (1..=32).contains(&name.len()) && name.chars().all(is_good));
@@ -177,8 +177,8 @@ impl LiveConfig {
     ///
     /// Returns an error if no guest has this name, or the description has mistakes. On an error,
     /// nothing changes.
-    pub fn change(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
-        let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
+    pub fn change(&mut self, described: &ConfigValue) -> Result<ResolvedGuest, String> {
+        let guest = read_guest(0, &format_guest(described)).map_err(|wrong| wrong.to_string())?;
         let mut existing = self.config.guests.iter_mut().enumerate();
         let existing = existing.find(|(_, existing)| existing.name == guest.name);
         let (g, existing) = existing.ok_or_else(|| format!("no guest is named {}", guest.name))?;
@@ -196,7 +196,7 @@ impl LiveConfig {
     fn resolved(
         &self,
         g: usize,
-        guest: &Setting,
+        guest: &ConfigValue,
         macs: Vec<MacAddress>,
     ) -> Result<ResolvedGuest, Problems> {
         let (domain, mut vifs) = machine::guest_of(&self.config, g);
@@ -220,7 +220,7 @@ impl LiveConfig {
             macs,
             warnings: warnings.collect(),
         };
-        Problems::found(found, resolved)
+        Problems::from_findings(found, resolved)
     }
 
     /// Rejects settings that are valid in a file, but not for an attached guest.
@@ -391,10 +391,10 @@ fn derived(station: u16, vif: usize) -> MacAddress {
 }
 
 /// Returns the description with these MACs for its interfaces.
-fn with_macs(guest: &Setting, macs: &[MacAddress]) -> Setting {
+fn with_macs(guest: &ConfigValue, macs: &[MacAddress]) -> ConfigValue {
     let mut guest = guest.clone();
-    if let Setting::Section(keys) = &mut guest
-        && let Some(Setting::List(vifs)) = keys.get_mut("vif")
+    if let ConfigValue::Section(keys) = &mut guest
+        && let Some(ConfigValue::List(vifs)) = keys.get_mut("vif")
     {
         for (vif, mac) in vifs.iter_mut().zip(macs) {
             *vif = nics::with_mac(vif, Some(*mac));
@@ -408,7 +408,7 @@ fn with_macs(guest: &Setting, macs: &[MacAddress]) -> Setting {
 /// # Errors
 ///
 /// Returns an error if the text is not TOML, or contains a date.
-pub fn setting(text: &str) -> Result<Setting, String> {
+pub fn setting(text: &str) -> Result<ConfigValue, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }
 

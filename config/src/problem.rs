@@ -83,12 +83,12 @@ pub(crate) struct Position {
 
 /// Positions of the parts of a configuration and of their keys. The key `""` is the part itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct KeyPositions {
     files: Vec<String>,
     positions: BTreeMap<(ConfigPart, &'static str), Position>,
 }
 
-impl Lines {
+impl KeyPositions {
     pub(crate) fn new(files: impl Iterator<Item = String>) -> Self {
         Self {
             files: files.collect(),
@@ -96,7 +96,7 @@ impl Lines {
         }
     }
 
-    pub(crate) fn note(&mut self, part: ConfigPart, key: &'static str, position: Position) {
+    pub(crate) fn add(&mut self, part: ConfigPart, key: &'static str, position: Position) {
         self.positions.entry((part, key)).or_insert(position);
     }
 
@@ -134,7 +134,7 @@ pub struct Finding {
 /// author.
 #[derive(Clone, Debug)]
 pub struct SourceInfo {
-    pub(crate) lines: Lines,
+    pub(crate) lines: KeyPositions,
     pub(crate) warnings: Vec<Problem>,
 }
 
@@ -160,7 +160,7 @@ impl SourceInfo {
     /// Returns the findings as mistakes, if any exist.
     pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
         let problem = |finding| Problem::new(finding, &self.lines);
-        Problems::or(found.into_iter().map(problem).collect(), ())
+        Problems::unless_any(found.into_iter().map(problem).collect(), ())
     }
 }
 
@@ -180,7 +180,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(finding: Finding, lines: &Lines) -> Self {
+    pub(crate) fn new(finding: Finding, lines: &KeyPositions) -> Self {
         let position = lines.find(finding.part, finding.key);
         Self {
             file: lines.file(position),
@@ -210,7 +210,7 @@ pub struct Problems(Vec<Problem>);
 
 impl Problems {
     /// Returns `value` if the list is empty, otherwise the mistakes.
-    pub(crate) fn or<T>(mut list: Vec<Problem>, value: T) -> Result<T, Self> {
+    pub(crate) fn unless_any<T>(mut list: Vec<Problem>, value: T) -> Result<T, Self> {
         if list.is_empty() {
             return Ok(value);
         }
@@ -220,10 +220,10 @@ impl Problems {
     }
 
     /// Returns `value`, or the findings as mistakes without positions.
-    pub(crate) fn found<T>(all: Vec<Finding>, value: T) -> Result<T, Self> {
-        let lines = Lines::default();
+    pub(crate) fn from_findings<T>(all: Vec<Finding>, value: T) -> Result<T, Self> {
+        let lines = KeyPositions::default();
         let all = all.into_iter().map(|one| Problem::new(one, &lines));
-        Self::or(all.collect(), value)
+        Self::unless_any(all.collect(), value)
     }
 
     /// Returns the mistakes.

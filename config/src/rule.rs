@@ -122,7 +122,7 @@ impl FirewallRule {
 
     /// Returns whether it applies to frames in this direction.
     #[must_use]
-    pub fn is_for(&self, direction: RuleDirection) -> bool {
+    pub fn applies_to(&self, direction: RuleDirection) -> bool {
         self.direction.is_none_or(|only| only == direction)
     }
 
@@ -194,7 +194,7 @@ pub fn for_direction(
     direction: RuleDirection,
 ) -> impl Iterator<Item = (usize, &FirewallRule)> {
     let all = rules.iter().enumerate();
-    all.filter(move |(_, rule)| rule.is_for(direction))
+    all.filter(move |(_, rule)| rule.applies_to(direction))
 }
 
 /// Effect of rules on a guest that could have a dedicated queue of a NIC.
@@ -419,6 +419,6 @@ mod tests {
             )
         );
         assert_eq!(serde_json::from_str::<FirewallRule>(&text).unwrap(), rule);
-        assert!(rule.is_for(RuleDirection::Out) && !rule.is_for(RuleDirection::In));
+        assert!(rule.applies_to(RuleDirection::Out) && !rule.applies_to(RuleDirection::In));
     }
 }

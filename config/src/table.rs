@@ -3,8 +3,8 @@
 use crate::address::Cidr;
 use crate::deprecated;
 use crate::files::ConfigFile;
-use crate::keywords::{self, choose, instead, nearest};
-use crate::problem::{ConfigPart, Lines, Position, Problem};
+use crate::keywords::{self, choices, nearest, suggestion};
+use crate::problem::{ConfigPart, KeyPositions, Position, Problem};
 use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
@@ -42,7 +42,7 @@ pub(crate) struct ConfigFiles {
     starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
-    lines: RefCell<Lines>,
+    lines: RefCell<KeyPositions>,
     unread: RefCell<Unread>,
     /// Every section and key that was read.
     known: RefCell<BTreeSet<(&'static str, &'static str)>>,
@@ -53,7 +53,7 @@ pub(crate) struct ReadResult {
     pub(crate) problems: Vec<Problem>,
     /// Warnings about valid settings that should be written differently.
     pub(crate) warnings: Vec<Problem>,
-    pub(crate) lines: Lines,
+    pub(crate) lines: KeyPositions,
     /// Keys that could not be read.
     pub(crate) unread: Unread,
     #[cfg_attr(
@@ -74,7 +74,9 @@ impl ConfigFiles {
         });
         Self {
             starts: starts.collect(),
-            lines: RefCell::new(Lines::new(files.iter().map(|file| file.name.clone()))),
+            lines: RefCell::new(KeyPositions::new(
+                files.iter().map(|file| file.name.clone()),
+            )),
             ..Self::default()
         }
     }
@@ -182,7 +184,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         reader
             .lines
             .borrow_mut()
-            .note(part, "", reader.position(span.clone()));
+            .add(part, "", reader.position(span.clone()));
         Self {
             reader,
             table,
@@ -199,10 +201,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         self.reader.known.borrow_mut().insert((self.section, key));
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
         let position = self.reader.position(name.span());
-        self.reader
-            .lines
-            .borrow_mut()
-            .note(self.part, key, position);
+        self.reader.lines.borrow_mut().add(self.part, key, position);
         Some(value)
     }
 
@@ -406,7 +405,7 @@ impl<'r, 't> TomlTable<'r, 't> {
             let word = value.get_ref().as_str().unwrap_or_default();
             let found = of.iter().find(|(name, _)| *name == word);
             let found = found.map(|(_, value)| *value);
-            found.ok_or_else(|| choose(of.iter().map(|(name, _)| *name)))
+            found.ok_or_else(|| choices(of.iter().map(|(name, _)| *name)))
         })
     }
 
@@ -528,7 +527,7 @@ impl<'r, 't> TomlTable<'r, 't> {
                 Some(explanation) => (format!("the key `{key}` was removed"), explanation.into()),
                 None => {
                     let what = format!("unknown key `{}`", key.escape_debug());
-                    (what, instead(&known_keys, meant))
+                    (what, suggestion(&known_keys, meant))
                 }
             };
             self.unread(key);

@@ -4,7 +4,7 @@
 //! mistake that the file does not have. The text of a finding names every key on which it depends,
 //! as `` `key` `` or `key = `, so the text shows whether the finding is a consequence.
 
-use crate::problem::{ConfigPart, Finding, Lines};
+use crate::problem::{ConfigPart, Finding, KeyPositions};
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 
@@ -27,7 +27,7 @@ impl Unread {
     }
 
     /// Returns whether a finding may be only a consequence of a key that could not be read.
-    pub(crate) fn explains(&self, finding: &Finding, lines: &Lines) -> bool {
+    pub(crate) fn explains(&self, finding: &Finding, lines: &KeyPositions) -> bool {
         let Finding { part, key, .. } = finding;
         let is_near =
             |other: &ConfigPart| other == part || other.is_in(*part) || part.is_in(*other);

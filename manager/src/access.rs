@@ -1,7 +1,7 @@
 //! Rights at the control socket, by the user and the group that the kernel reports for a client.
 
-use abi::machine::{Access, Control, Group};
-use abi::mailbox::Request;
+use abi::machine::{Access, ControlRequest, Group};
+use abi::mailbox::MailboxRequest;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::os::fd::AsFd;
 
@@ -39,7 +39,7 @@ impl ClientIdentity {
 
 /// Returns the right of a client, or `None` if it has none. Root and `user`, the machine's user,
 /// have every right.
-pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> Option<Right> {
+pub(crate) fn right_of_client(access: &Access, user: u32, client: ClientIdentity) -> Option<Right> {
     let ClientIdentity { uid, gid } = client;
     let belongs = |group: &Option<Group>| {
         let group = group.as_ref();
@@ -48,20 +48,25 @@ pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> O
     if uid == 0 || uid == user || belongs(&access.change) {
         return Some(Right::Change);
     }
-    belongs(&access.look).then_some(Right::Query)
+    belongs(&access.query).then_some(Right::Query)
 }
 
 /// Returns the right that a request needs.
-pub(crate) fn of_request(request: &Control) -> Right {
+pub(crate) fn required_right(request: &ControlRequest) -> Right {
     match request {
-        Control::Status | Control::Grants => Right::Query,
+        ControlRequest::Status | ControlRequest::Grants => Right::Query,
         // The domain cannot check the client's rights, so the manager checks them here.
-        Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
-            Ok(Request::Stat | Request::Ports { .. } | Request::Trace | Request::Flows { .. }) => {
-                Right::Query
+        ControlRequest::Relay { request, .. } => {
+            match serde_json::from_str::<MailboxRequest>(request) {
+                Ok(
+                    MailboxRequest::Stat
+                    | MailboxRequest::Ports { .. }
+                    | MailboxRequest::Trace
+                    | MailboxRequest::Flows { .. },
+                ) => Right::Query,
+                _ => Right::Change,
             }
-            _ => Right::Change,
-        },
+        }
         _ => Right::Change,
     }
 }
@@ -81,7 +86,7 @@ mod tests {
 
     #[test]
     fn without_groups_only_root_and_the_user_have_rights() {
-        let right = |uid| of_client(&Access::default(), 1000, client(uid, 0));
+        let right = |uid| right_of_client(&Access::default(), 1000, client(uid, 0));
         assert_eq!(right(0), Some(Right::Change));
         assert_eq!(right(1000), Some(Right::Change));
         assert_eq!(right(1001), None, "root's group is not root");
@@ -90,10 +95,10 @@ mod tests {
     #[test]
     fn group_members_have_the_higher_of_two_rights() {
         let access = Access {
-            look: group(50, &[7, 8]),
+            query: group(50, &[7, 8]),
             change: group(60, &[8]),
         };
-        let right = |uid, gid| of_client(&access, 1000, client(uid, gid));
+        let right = |uid, gid| right_of_client(&access, 1000, client(uid, gid));
         assert_eq!(right(7, 7), Some(Right::Query));
         assert_eq!(right(9, 50), Some(Right::Query));
         assert_eq!(right(8, 8), Some(Right::Change));
@@ -103,36 +108,36 @@ mod tests {
 
     #[test]
     fn requests_that_only_read_need_the_lower_right() {
-        let relay = |request: &str| Control::Relay {
+        let relay = |request: &str| ControlRequest::Relay {
             domain: "driver".into(),
             request: request.into(),
         };
         for request in [
-            Control::Status,
-            Control::Grants,
+            ControlRequest::Status,
+            ControlRequest::Grants,
             relay(r#"{"op":"stat"}"#),
             relay(r#"{"op":"trace"}"#),
             relay(r#"{"op":"flows","of":"web","first":0}"#),
         ] {
-            assert_eq!(of_request(&request), Right::Query, "{request:?}");
+            assert_eq!(required_right(&request), Right::Query, "{request:?}");
         }
         for request in [
-            Control::Down,
-            Control::Restart {
+            ControlRequest::Down,
+            ControlRequest::Restart {
                 domain: "web".into(),
             },
-            Control::Reload {
+            ControlRequest::Reload {
                 files: Vec::new(),
                 dry_run: true,
             },
-            Control::Rules {
-                guest: abi::machine::Setting::Flag(true),
+            ControlRequest::Rules {
+                guest: abi::machine::ConfigValue::Flag(true),
             },
             relay(r#"{"op":"set","key":"k","value":"v"}"#),
             relay(r#"{"op":"stat","op":"set","key":"k","value":"v"}"#),
             relay("nonsense"),
         ] {
-            assert_eq!(of_request(&request), Right::Change, "{request:?}");
+            assert_eq!(required_right(&request), Right::Change, "{request:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::core::{CoreAnswer, CoreError, CoreLink};
 use crate::machine_state::MachineState;
-use crate::spec::lasts;
+use crate::spec::outlives_domain;
 use abi::DomId;
 use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
@@ -104,8 +104,8 @@ pub(crate) fn take_opened(
         match done.and_then(|done| notes(&done)) {
             Ok(notes) => {
                 state.mark_lost(pending.device, false);
-                state.missing.extend(notes.lacks);
-                if let (Some(netns), Some(place)) = (&pending.netns, notes.place) {
+                state.missing.extend(notes.missing_features);
+                if let (Some(netns), Some(place)) = (&pending.netns, notes.namespace) {
                     state.edit_guest(&pending.name, |guest| {
                         let origin = guest.origin.as_mut();
                         origin.map(|origin| origin.places.insert(netns.clone(), place));
@@ -131,12 +131,12 @@ fn notes(done: &CoreAnswer) -> Result<OpenedNotes, CoreError> {
 pub(crate) fn lasting_devices(state: &MachineState, place: usize) -> Vec<(usize, usize)> {
     let devices = state.domain(place).into_iter();
     let devices = devices.flat_map(|domain| domain.devices.iter().enumerate());
-    let lasting = devices.filter(|(_, device)| lasts(device));
+    let lasting = devices.filter(|(_, device)| outlives_domain(device));
     lasting.map(|(number, _)| (place, number)).collect()
 }
 
 /// Returns the place of the domain that a device belongs to, and the device's number there.
-pub(crate) fn place_of(unit: u32) -> (usize, usize) {
+pub(crate) fn place_of_unit(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
@@ -208,7 +208,7 @@ pub(crate) fn create(
     let domain = domain(state, place)?.clone();
     let new = NewDomain {
         replaces,
-        name: Text::cut(&domain.name),
+        name: Text::truncated(&domain.name),
         program: domain.program,
         frames: domain.frames,
         grant_entries: domain.grant_entries,
@@ -225,7 +225,7 @@ pub(crate) fn create(
         state.spec().config_text(place).as_bytes(),
     )?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
-    state.set(place, id);
+    state.set_id(place, id);
     Ok(id)
 }
 
@@ -287,7 +287,7 @@ pub(crate) fn take_given(
 ) -> Option<Result<(), CoreError>> {
     let mut given = core.answer(pending.token)?;
     if let (Ok(_), Some(unit), Some(domain)) = (&given, pending.file, state.id(place)) {
-        let give = CoreRequest::Give {
+        let give = CoreRequest::GiveDevice {
             domain,
             unit,
             place: 0,
@@ -295,7 +295,7 @@ pub(crate) fn take_given(
         };
         given = core.request(give, &[]);
         // The next process needs a separate descriptor.
-        close(core, place_of(unit));
+        close(core, place_of_unit(unit));
     }
     let name = state.domain(place).map_or("", |domain| &domain.name);
     let what = format!("domain {name}");
@@ -310,7 +310,7 @@ pub(crate) fn give_nothing(
 ) -> Result<(), CoreError> {
     let domain = state.id(place);
     let domain = domain.ok_or("the domain was not built".to_owned())?;
-    core.request(CoreRequest::GiveNothing { domain }, &[])
+    core.request(CoreRequest::SkipDevice { domain }, &[])
         .map(drop)
 }
 
@@ -351,7 +351,7 @@ impl DeviceAssignment<'_> {
         let socket = NewSocket {
             domain: self.id,
             on,
-            of,
+            frames_owner: of,
             first_frame,
             frames,
             chunk_bytes,
@@ -386,16 +386,16 @@ impl DeviceAssignment<'_> {
                 let (tap, share) = self.share(number, device)?;
                 self.descriptor(tap, share, false)
             }
-            Device::Xdp(_) if self.state.spec().is_lost(place_of(own)) => self.nothing(),
+            Device::Xdp(_) if self.state.spec().is_lost(place_of_unit(own)) => self.nothing(),
             Device::Xdp(_) | Device::Pci(_) => self.socket(device, own, None),
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.state.find(&spec.guest);
-                let has_ended = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
+                let has_ended = |id: &DomId| self.state.stage(*id) == Some(Stage::TornDown);
                 // Without the guest, no memory exists for the socket's frames.
-                let of =
-                    of.filter(|id| !has_ended(id) && !self.state.spec().is_lost(place_of(wire)));
+                let of = of
+                    .filter(|id| !has_ended(id) && !self.state.spec().is_lost(place_of_unit(wire)));
                 match of {
                     Some(_) => self.socket(device, wire, of),
                     None => self.nothing(),
@@ -455,10 +455,10 @@ impl DeviceAssignment<'_> {
     }
 
     fn descriptor(self, unit: u32, place: u32, controls: bool) -> AssignResult {
-        if self.state.spec().is_lost(place_of(unit)) {
+        if self.state.spec().is_lost(place_of_unit(unit)) {
             return self.nothing();
         }
-        let give = CoreRequest::Give {
+        let give = CoreRequest::GiveDevice {
             domain: self.id,
             unit,
             place,
@@ -471,7 +471,7 @@ impl DeviceAssignment<'_> {
     fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
         // An earlier manager may have requested the file, and exited before it requested its close.
-        close(self.core, place_of(unit));
+        close(self.core, place_of_unit(unit));
         let open = CoreRequest::Open { unit };
         let token = self.core.post_with(open, &description)?;
         let file = Some(unit);
@@ -489,8 +489,8 @@ pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: 
         return;
     };
     let why = match why {
-        "" => Text::cut("its manager has exited"),
-        why => Text::cut(why),
+        "" => Text::truncated("its manager has exited"),
+        why => Text::truncated(why),
     };
     let stage = state.stage(domain);
     if matches!(stage, Some(Stage::Starting | Stage::Running) | None) {
@@ -498,7 +498,7 @@ pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: 
         let _ = core.request(CoreRequest::Kill { domain, why }, &[]);
     }
     if matches!(stage, Some(Stage::Built) | None) {
-        let _ = core.request(CoreRequest::GiveUp { domain, why }, &[]);
+        let _ = core.request(CoreRequest::Abandon { domain, why }, &[]);
     }
 }
 
@@ -515,6 +515,6 @@ pub(crate) fn start(
     let fds = <[OwnedFd; 2]>::try_from(done.fds);
     let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
     core.add_mailbox(domain, mailbox, monotonic_ns());
-    state.live(domain, Stage::Starting, "starting");
+    state.set_stage(domain, Stage::Starting, "starting");
     Ok(console)
 }

@@ -2,7 +2,7 @@
 //! blocks on a client.
 
 use crate::access::Right;
-use abi::machine::{Control, Setting};
+use abi::machine::{ConfigValue, ControlRequest};
 use abi::reload::REQUEST_MAX;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -24,9 +24,9 @@ pub(crate) enum ClientWait {
     /// A domain's reply, with this token.
     Reply(u32),
     /// The machine to be complete. The server then serves this request.
-    Complete(Control),
+    Complete(ControlRequest),
     /// The removal of a guest of the same name. The server then attaches this guest.
-    Free(Setting),
+    Free(ConfigValue),
     /// An edit, a restart or a reload.
     Change,
     /// The end of the machine.

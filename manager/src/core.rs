@@ -37,7 +37,7 @@ fn not_running() -> CoreError {
     CoreError::from("the domain is not running".to_owned())
 }
 
-pub(crate) type Answer = Result<CoreAnswer, CoreError>;
+pub(crate) type CoreResult = Result<CoreAnswer, CoreError>;
 
 /// The link to the core, and the mailboxes of the domains.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct CoreLink {
     /// Reports of the core, in order.
     news: VecDeque<(CoreMessage, Vec<OwnedFd>)>,
     /// Answers that the caller has not taken yet, by token.
-    answers: BTreeMap<u32, Answer>,
+    answers: BTreeMap<u32, CoreResult>,
     /// Mailboxes of the running domains.
     mailboxes: BTreeMap<DomId, Mailbox>,
     /// Replies of domains that the caller has not taken yet, by token.
@@ -75,7 +75,7 @@ impl CoreLink {
     }
 
     /// Returns whether the core has exited, and every domain with it.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.is_gone
     }
 
@@ -131,7 +131,7 @@ impl CoreLink {
         let mailbox = self.mailboxes.get_mut(&domain);
         let put = mailbox.map(|mailbox| mailbox.put(token, request, until_ns, now_ns));
         match put.unwrap_or_else(|| Err(not_running())) {
-            Ok(true) => drop(self.post(CoreRequest::Knock { domain }, &[])),
+            Ok(true) => drop(self.post(CoreRequest::NotifyMailbox { domain }, &[])),
             Ok(false) => {}
             Err(refusal) => drop(self.replies.insert(token, Err(refusal))),
         }
@@ -140,21 +140,21 @@ impl CoreLink {
 
     /// Checks all mailboxes for replies, and sends the next requests.
     pub(crate) fn poll_mailboxes(&mut self, now_ns: u64) {
-        let mut knocks = Vec::new();
+        let mut to_notify = Vec::new();
         for (domain, mailbox) in &mut self.mailboxes {
             loop {
                 match mailbox.poll(now_ns) {
                     MailboxEvent::Nothing => break,
-                    MailboxEvent::Knock => {
-                        knocks.push(*domain);
+                    MailboxEvent::NotifyDomain => {
+                        to_notify.push(*domain);
                         break;
                     }
                     MailboxEvent::Reply(token, reply) => drop(self.replies.insert(token, reply)),
                 }
             }
         }
-        for domain in knocks {
-            self.post(CoreRequest::Knock { domain }, &[]);
+        for domain in to_notify {
+            self.post(CoreRequest::NotifyMailbox { domain }, &[]);
         }
     }
 
@@ -171,13 +171,13 @@ impl CoreLink {
 
     /// Sends a request that the core answers immediately, and waits for the answer. Use
     /// [`CoreLink::post`] for requests that the core forwards to netd, because netd may take long.
-    pub(crate) fn request(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
+    pub(crate) fn request(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> CoreResult {
         let token = self.post(message, fds);
         self.await_answer(token)
     }
 
     /// Like [`CoreLink::request`], with additional bytes in a sealed memory file.
-    pub(crate) fn request_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
+    pub(crate) fn request_with(&mut self, message: CoreRequest, bytes: &[u8]) -> CoreResult {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }
@@ -193,7 +193,7 @@ impl CoreLink {
     }
 
     /// Waits for the answer to a request.
-    pub(crate) fn await_answer(&mut self, token: u32) -> Answer {
+    pub(crate) fn await_answer(&mut self, token: u32) -> CoreResult {
         loop {
             if let Some(answer) = self.answers.remove(&token) {
                 return answer;
@@ -207,7 +207,7 @@ impl CoreLink {
     }
 
     /// Takes the answer to a request, or returns `None` if it has not arrived.
-    pub(crate) fn answer(&mut self, token: u32) -> Option<Answer> {
+    pub(crate) fn answer(&mut self, token: u32) -> Option<CoreResult> {
         self.answers.remove(&token)
     }
 
@@ -263,7 +263,7 @@ impl CoreLink {
     }
 
     /// Takes the next report.
-    pub(crate) fn news(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
+    pub(crate) fn take_report(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
         self.news.pop_front()
     }
 
@@ -273,6 +273,6 @@ impl CoreLink {
             self.link.wait(PollFlags::IN, None);
             self.receive_messages();
         }
-        self.news()
+        self.take_report()
     }
 }

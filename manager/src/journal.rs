@@ -7,7 +7,7 @@
 //! first line.
 
 use crate::core::{CoreError, CoreLink};
-use crate::life::Life;
+use crate::life::Lifecycle;
 use crate::machine_state::MachineState;
 use crate::spec::{MachineSpec, SpecChange};
 use abi::core::{CoreRequest, KEPT_MAX};
@@ -132,7 +132,7 @@ impl StateJournal {
         core: &mut CoreLink,
         complete_ns: u64,
         state: &mut MachineState,
-        lives: &BTreeMap<usize, Life>,
+        lives: &BTreeMap<usize, Lifecycle>,
     ) -> Result<(), CoreError> {
         let changes = state.take_changes();
         self.is_changed |= !changes.is_empty();
@@ -164,7 +164,7 @@ impl StateJournal {
         &mut self,
         changes: Vec<SpecChange>,
         state: &MachineState,
-        lives: &BTreeMap<usize, Life>,
+        lives: &BTreeMap<usize, Lifecycle>,
     ) -> Vec<JournalLine> {
         self.are_restarts_stale = false;
         let mut lines: Vec<JournalLine> = changes.into_iter().map(JournalLine::Spec).collect();
@@ -216,7 +216,7 @@ impl StateJournal {
             Ok(file)
         };
         let file = begin().map_err(|error| error.to_string())?;
-        core.request(CoreRequest::Keep {}, &[file.as_fd()])?;
+        core.request(CoreRequest::KeepStateFile {}, &[file.as_fd()])?;
         self.bytes = text.len();
         let room = text
             .len()
@@ -354,7 +354,7 @@ mod tests {
         let mut took = Vec::new();
         for number in 100..356 {
             let place = attach(&mut state, &mut config, &format!("g{number}"));
-            let life = Life::resume(place, Some(100), known(number), None, 0);
+            let life = Lifecycle::resume(place, Some(100), known(number), None, 0);
             restarts.insert(place, life);
             journal.mark_restarts_stale();
             assert!(!journal.is_current(&state));

@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
                 Some(lacks) => format!("{error} ({lacks})"),
                 None => error,
             };
-            if !core.is_gone() {
+            if !core.is_closed() {
                 print(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
             }
             let _ = core.request(CoreRequest::End { failed: true }, &[]);
@@ -99,7 +99,7 @@ pub fn main() -> ExitCode {
 fn run(core: &mut CoreLink) -> Result<(), String> {
     let no_welcome = || "the core has sent no welcome message".to_owned();
     let (first, fds) = core.next_report().ok_or_else(no_welcome)?;
-    let CoreMessage::Welcome {
+    let CoreMessage::Init {
         pid,
         began_ns,
         user,
@@ -118,7 +118,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
     let opened = match held.is_empty() {
         true => {
             let opened = Listeners::new(&args)?;
-            let held = core.request(CoreRequest::Hold {}, &opened.fds());
+            let held = core.request(CoreRequest::KeepDescriptors {}, &opened.fds());
             held.map_err(|refusal| {
                 // The core removes only sockets that it holds.
                 listeners::remove(&args);
@@ -126,7 +126,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
             })?;
             opened
         }
-        false => Listeners::held(&args, held).ok_or("the core holds no socket")?,
+        false => Listeners::from_fds(&args, held).ok_or("the core holds no socket")?,
     };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
     // Runs before the manager drops the right to create sockets.

@@ -49,7 +49,7 @@ pub(crate) enum Goal {
     /// The domain exits, and starts again when the goal is [`Goal::Up`].
     Held,
     /// The domain and all its resources are removed.
-    Gone,
+    Removed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(crate) enum DomainEvent {
 
 /// One domain.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct Lifecycle {
     /// The domain's place in the machine.
     pub(crate) place: usize,
     pub(crate) goal: Goal,
@@ -125,7 +125,7 @@ pub(crate) struct Life {
     /// Calls to workers of the driver domain about this guest.
     pub(crate) calls: Vec<WorkerCall>,
     /// Reason why the last start failed.
-    trouble: String,
+    start_error: String,
     /// Consecutive starts whose process was never ready.
     failed_starts: u32,
     /// Whether a client requested the next start, which then has no pause.
@@ -137,7 +137,7 @@ pub(crate) struct Life {
     forget_ns: u64,
 }
 
-impl Life {
+impl Lifecycle {
     /// Returns the lifecycle of a domain that has never been started.
     pub(crate) fn new(place: usize, pause_ms: Option<u32>, now_ns: u64) -> Self {
         Self {
@@ -179,7 +179,7 @@ impl Life {
 
     /// Returns whether the domain restarts after it has exited.
     pub(crate) fn restarts(&self) -> bool {
-        self.pause_ns.is_some() && !self.is_first && self.goal != Goal::Gone
+        self.pause_ns.is_some() && !self.is_first && self.goal != Goal::Removed
     }
 
     /// Returns whether the domain's start is complete.
@@ -202,7 +202,7 @@ impl Life {
         // A domain that waits for its devices may have been built from another description.
         self.built = None;
         (self.known.in_a_row, self.failed_starts) = (0, 0);
-        self.trouble.clear();
+        self.start_error.clear();
         if let LifePhase::Down { start_ns, .. } = &mut self.phase {
             *start_ns = 0;
         }
@@ -211,7 +211,7 @@ impl Life {
     /// Schedules the removal of the domain. The requests `calls` make the workers release its
     /// ports.
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
-        self.goal = Goal::Gone;
+        self.goal = Goal::Removed;
         self.end = Some(why.to_owned());
         self.calls = calls;
     }
@@ -233,14 +233,14 @@ impl Life {
         let ended = self.known.in_a_row > FAILED_STARTS_MAX;
         let ended = ended
             .then(|| format!("has exited {FAILED_STARTS_MAX} times immediately after its start"));
-        let trouble = || format!("did not start: {}", self.trouble);
-        (!self.trouble.is_empty()).then(trouble).or(ended)
+        let failure = || format!("did not start: {}", self.start_error);
+        (!self.start_error.is_empty()).then(failure).or(ended)
     }
 
     /// Returns whether the last start failed. The exit of the remaining processes is then not
     /// reported.
     pub(crate) fn has_failed_to_start(&self) -> bool {
-        !self.trouble.is_empty()
+        !self.start_error.is_empty()
     }
 
     /// Adds restarts and the time of the next one to a domain's status.
@@ -252,8 +252,8 @@ impl Life {
             let ms = start_ns.saturating_sub(now_ns) / 1_000_000;
             let state = &mut status.report.state;
             *state = format!("{state}; starts again in {ms} ms");
-            if !self.trouble.is_empty() {
-                *state = format!("{state}; did not start: {}", self.trouble);
+            if !self.start_error.is_empty() {
+                *state = format!("{state}; did not start: {}", self.start_error);
             }
         }
         status.restarts = Some(self.known.clone());
@@ -261,7 +261,7 @@ impl Life {
 
     /// Updates the phase from the core's report about the domain.
     pub(crate) fn observe(&mut self, view: &DomainView<'_>, now_ns: u64) -> Vec<DomainEvent> {
-        if self.goal == Goal::Gone {
+        if self.goal == Goal::Removed {
             return Vec::new();
         }
         let is_over = view.stage.is_some_and(Stage::is_over);
@@ -369,7 +369,7 @@ impl Life {
         now_ns: u64,
     ) -> Vec<DomainEvent> {
         self.devices = NeededDevices::Open;
-        if refused.is_empty() || self.goal == Goal::Gone {
+        if refused.is_empty() || self.goal == Goal::Removed {
             return Vec::new();
         }
         let is_final = |(_, refusal): &&(DeviceId, CoreError)| self.is_first && !refusal.is_busy;
@@ -378,7 +378,7 @@ impl Life {
         if self.is_releasing(now_ns) && !refused.iter().any(|one| is_final(&one)) {
             self.devices =
                 NeededDevices::Busy(refused.into_iter().map(|(device, _)| device).collect());
-            self.put_off(now_ns);
+            self.postpone(now_ns);
             return Vec::new();
         }
         if let Some((_, refusal)) = failure {
@@ -397,7 +397,7 @@ impl Life {
         reply: Result<Vec<u8>, CoreError>,
         now_ns: u64,
     ) -> Vec<DomainEvent> {
-        let must = self.goal == Goal::Gone;
+        let must = self.goal == Goal::Removed;
         let Some(call) = self.calls.get_mut(number) else {
             return Vec::new();
         };
@@ -419,9 +419,13 @@ impl Life {
     }
 
     /// Records whether the domain received the device that netd opened for it.
-    pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<DomainEvent> {
+    pub(crate) fn record_given(
+        &mut self,
+        given: Result<(), CoreError>,
+        now_ns: u64,
+    ) -> Vec<DomainEvent> {
         self.giving = None;
-        if self.built.is_none() || self.goal == Goal::Gone {
+        if self.built.is_none() || self.goal == Goal::Removed {
             // The domain that needed the device no longer starts.
             return Vec::new();
         }
@@ -458,7 +462,7 @@ impl Life {
 
     /// Records that the process was started.
     pub(crate) fn started(&mut self, now_ns: u64) {
-        self.trouble.clear();
+        self.start_error.clear();
         let died_ns = match self.phase {
             LifePhase::Down { died_ns, .. } => died_ns,
             _ => now_ns,
@@ -474,14 +478,14 @@ impl Life {
     }
 
     /// Delays the start for a short time.
-    pub(crate) fn put_off(&mut self, now_ns: u64) {
+    pub(crate) fn postpone(&mut self, now_ns: u64) {
         if let LifePhase::Down { start_ns, .. } = &mut self.phase {
             *start_ns = now_ns.saturating_add(BUSY_RETRY_NS).max(*start_ns);
         }
     }
 
     /// Records the core's answer to a request to forget the domain.
-    pub(crate) fn forgot(&mut self, is_busy: bool, now_ns: u64) {
+    pub(crate) fn record_forgotten(&mut self, is_busy: bool, now_ns: u64) {
         self.is_forgotten = !is_busy;
         self.forget_ns = now_ns.saturating_add(BUSY_RETRY_NS / 2);
     }
@@ -494,19 +498,19 @@ impl Life {
     /// Otherwise a first start fails, and a restart is retried after a pause.
     pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<DomainEvent> {
         if refusal.is_busy && self.is_releasing(now_ns) {
-            self.put_off(now_ns);
+            self.postpone(now_ns);
             return Vec::new();
         }
         if self.is_first {
             return vec![DomainEvent::Failed(Some(refusal))];
         }
         let mut events = Vec::new();
-        if refusal.why != self.trouble {
+        if refusal.why != self.start_error {
             let line = format!("did not start again: {}", refusal.why);
             events.push(DomainEvent::Line(line));
         }
         self.end = Some(refusal.why.clone());
-        self.trouble = refusal.why;
+        self.start_error = refusal.why;
         self.built = None;
         if let (LifePhase::Down { died_ns, .. }, Some(limit_ns)) = (self.phase, self.pause_ns) {
             self.failed_starts = self.failed_starts.saturating_add(1);

@@ -59,7 +59,7 @@ impl Listeners {
 
     /// Takes over the descriptors that an earlier manager opened from the same arguments. Returns
     /// `None` if one is missing.
-    pub(crate) fn held(args: &Args, fds: Vec<OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_fds(args: &Args, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         let mut next = |is_configured: bool| is_configured.then(|| fds.next());
         Some(Self {
@@ -75,7 +75,7 @@ impl Listeners {
         })
     }
 
-    /// Returns all descriptors, in the order of [`Listeners::held`].
+    /// Returns all descriptors, in the order of [`Listeners::from_fds`].
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let log = self.log.iter().flatten().map(AsFd::as_fd);
         let metrics = self.metrics.local.iter().chain(&self.metrics.port);
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(mode.mode() & 0o777, 0o600, "{name}");
         }
         let copies = opened.fds().into_iter().map(|fd| fd.try_clone_to_owned());
-        let held = Listeners::held(&args, copies.map(Result::unwrap).collect()).unwrap();
+        let held = Listeners::from_fds(&args, copies.map(Result::unwrap).collect()).unwrap();
         let path = |socket: &UnixListener| {
             let address = socket.local_addr().unwrap();
             address.as_pathname().map(Path::to_owned)
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(path(&held.control), Some(args.socket.clone()));
         assert_eq!(path(&held.metrics.local.unwrap().into()), args.metrics);
         assert!(held.log.is_some() && held.metrics.port.is_none());
-        assert!(Listeners::held(&args, Vec::new()).is_none());
+        assert!(Listeners::from_fds(&args, Vec::new()).is_none());
     }
 
     #[test]

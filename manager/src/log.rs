@@ -103,7 +103,7 @@ impl LogSender {
 fn is_journal() -> bool {
     let stream = std::env::var(JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
-    stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
+    stderr.is_ok_and(|file| journal::identifies_file(&stream, file.st_dev, file.st_ino))
 }
 
 impl Drop for LogSender {

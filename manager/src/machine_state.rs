@@ -3,7 +3,7 @@
 use crate::spec::{AdmittedGuest, GuestSpec, MachineSpec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Device, DomainSpec, Machine, Netdev, Setting};
+use abi::machine::{Access, ConfigValue, Connection, Device, DomainSpec, Machine, Netdev};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,7 +87,7 @@ impl MachineState {
     pub(crate) fn admit(
         &mut self,
         config: &mut LiveConfig,
-        guest: &Setting,
+        guest: &ConfigValue,
         user: Option<u32>,
     ) -> Result<AdmittedGuest, String> {
         let (admitted, change) = self.spec.admit(config, guest, user)?;
@@ -123,7 +123,7 @@ impl MachineState {
     }
 
     /// Records the id of the domain at a place.
-    pub(crate) fn set(&mut self, place: usize, id: DomId) {
+    pub(crate) fn set_id(&mut self, place: usize, id: DomId) {
         let before = self.ids.insert(place, id);
         if before != Some(id) {
             // An earlier domain may have had the same id.
@@ -145,7 +145,7 @@ impl MachineState {
     }
 
     /// Returns the names of a domain's removed interfaces.
-    pub(crate) fn lost(&self, place: usize) -> Vec<String> {
+    pub(crate) fn lost_interfaces(&self, place: usize) -> Vec<String> {
         let lost = self.spec.lost_devices(place).into_iter();
         lost.filter_map(|device| self.interface(device)).collect()
     }
@@ -169,7 +169,7 @@ impl MachineState {
     }
 
     /// Records that the domain at a place is removed.
-    pub(crate) fn unset(&mut self, place: usize) {
+    pub(crate) fn clear_id(&mut self, place: usize) {
         if let Some(id) = self.ids.remove(&place) {
             self.lives.remove(&id);
             self.connected.remove(&id);
@@ -198,12 +198,12 @@ impl MachineState {
     }
 
     /// Returns the ids of all domains.
-    pub(crate) fn all(&self) -> impl Iterator<Item = DomId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = DomId> {
         self.ids.values().copied()
     }
 
     /// Records the stage of a domain.
-    pub(crate) fn live(&mut self, id: DomId, stage: Stage, text: &str) {
+    pub(crate) fn set_stage(&mut self, id: DomId, stage: Stage, text: &str) {
         if stage != Stage::Running {
             self.connected.remove(&id);
         }
@@ -238,6 +238,6 @@ impl MachineState {
     /// Returns whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
         let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
-        self.ids.len() == self.spec.domains().len() && self.all().all(up)
+        self.ids.len() == self.spec.domains().len() && self.ids().all(up)
     }
 }

@@ -9,9 +9,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Interval between attempts to wake the domain. On virtual machines, wake-ups were delayed by this
-/// time.
-const KNOCK_INTERVAL_NS: u64 = 50_000_000;
+/// Interval between notifications, to wake the domain. On virtual machines, wake-ups were
+/// delayed by this time.
+const NOTIFY_INTERVAL_NS: u64 = 50_000_000;
 /// Number of intervals until a request times out, three seconds in total: on virtual machines, some
 /// domains waited more than one second for their CPU. The manager counts intervals because the
 /// clock also advances while the whole machine is paused.
@@ -25,7 +25,7 @@ pub(crate) type Reply = Result<Vec<u8>, CoreError>;
 pub(crate) enum MailboxEvent {
     Nothing,
     /// The caller must signal the domain again.
-    Knock,
+    NotifyDomain,
     /// The reply to the request with this token.
     Reply(u32, Reply),
 }
@@ -56,7 +56,7 @@ struct QueuedRequest {
 struct MailboxRequest {
     /// `None`: an earlier manager has sent the request.
     token: Option<u32>,
-    next_knock_ns: u64,
+    next_notify_ns: u64,
     /// Remaining intervals until the request times out.
     intervals: u32,
 }
@@ -65,7 +65,7 @@ impl MailboxRequest {
     fn new(token: Option<u32>, now_ns: u64) -> Self {
         Self {
             token,
-            next_knock_ns: now_ns.saturating_add(KNOCK_INTERVAL_NS),
+            next_notify_ns: now_ns.saturating_add(NOTIFY_INTERVAL_NS),
             intervals: TIMEOUT_INTERVALS,
         }
     }
@@ -88,7 +88,7 @@ impl Mailbox {
 
     /// Writes a request, or queues it while another one awaits its reply. [`Mailbox::poll`] writes
     /// queued requests in their order, and fails those whose deadlines pass first. Returns whether
-    /// the caller must knock at the domain.
+    /// the caller must notify the domain.
     ///
     /// # Errors
     /// Returns an error if the request is too long.
@@ -146,11 +146,11 @@ impl Mailbox {
         };
         let reply = match word(&self.file, mailbox::REPLY) == Some(self.number) {
             true => read(&self.file).ok_or("the domain's reply is invalid"),
-            false if now_ns < request.next_knock_ns => return self.refuse_late(now_ns),
+            false if now_ns < request.next_notify_ns => return self.refuse_late(now_ns),
             false if request.intervals > 1 => {
-                request.next_knock_ns = now_ns.saturating_add(KNOCK_INTERVAL_NS);
+                request.next_notify_ns = now_ns.saturating_add(NOTIFY_INTERVAL_NS);
                 request.intervals -= 1;
-                return MailboxEvent::Knock;
+                return MailboxEvent::NotifyDomain;
             }
             false => Err("the domain did not reply within three seconds"),
         };
@@ -307,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_domain_is_knocked_at_until_it_times_out() {
+    fn a_silent_domain_is_notified_until_it_times_out() {
         let (mut mailbox, _domain) = mailbox();
         mailbox.put(7, b"{}", None, 1000).unwrap();
         let three_seconds = 1000 + 3_000_000_000;
-        for now in (1000 + KNOCK_INTERVAL_NS..three_seconds).step_by(KNOCK_INTERVAL_NS as usize) {
+        for now in (1000 + NOTIFY_INTERVAL_NS..three_seconds).step_by(NOTIFY_INTERVAL_NS as usize) {
             assert_eq!(mailbox.poll(now - 1), MailboxEvent::Nothing);
-            assert_eq!(mailbox.poll(now), MailboxEvent::Knock);
+            assert_eq!(mailbox.poll(now), MailboxEvent::NotifyDomain);
         }
         assert_eq!(mailbox.poll(three_seconds - 1), MailboxEvent::Nothing);
         let late = refused("the domain did not reply within three seconds");
@@ -326,7 +326,7 @@ mod tests {
         let (mut mailbox, domain) = mailbox();
         mailbox.put(7, b"{}", None, 0).unwrap();
         let an_hour_later = 3_600_000_000_000;
-        assert_eq!(mailbox.poll(an_hour_later), MailboxEvent::Knock);
+        assert_eq!(mailbox.poll(an_hour_later), MailboxEvent::NotifyDomain);
         reply(&domain, 1, b"yes", 3);
         let yes = MailboxEvent::Reply(7, Ok(b"yes".to_vec()));
         assert_eq!(mailbox.poll(an_hour_later + 1), yes);
@@ -363,11 +363,11 @@ mod tests {
         assert!(!mailbox.put(1, b"{}", None, 1000).unwrap());
         for pause in 1..u64::from(TIMEOUT_INTERVALS) {
             assert_eq!(
-                mailbox.poll(1000 + pause * KNOCK_INTERVAL_NS),
-                MailboxEvent::Knock
+                mailbox.poll(1000 + pause * NOTIFY_INTERVAL_NS),
+                MailboxEvent::NotifyDomain
             );
         }
-        let late = 1000 + u64::from(TIMEOUT_INTERVALS) * KNOCK_INTERVAL_NS;
+        let late = 1000 + u64::from(TIMEOUT_INTERVALS) * NOTIFY_INTERVAL_NS;
         assert_eq!(mailbox.poll(late), MailboxEvent::Knock);
         assert_eq!(word(&domain, mailbox::REQUEST), Some(2));
         let mut mailbox = next(1000);

@@ -6,10 +6,10 @@
 //! an address.
 
 use crate::spec::MachineSpec;
-use crate::window_slots::Windows;
-use abi::machine::Setting;
+use crate::window_slots::WorkerWindows;
+use abi::machine::ConfigValue;
 use abi::reload::{ReloadStep, StepKind, StepReason};
-use config::live::reload::{Difference, FileGuest, present_guest, present_nics};
+use config::live::reload::{Difference, FileGuest, current_guest, current_nics};
 use config::live::state::name_of;
 use config::live::{LiveConfig, NicsStep};
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ pub(crate) struct ReloadRequest {
     /// The step in the form that clients receive.
     pub(crate) public: ReloadStep,
     /// The section of an attached or changed guest.
-    pub(crate) guest: Option<Setting>,
+    pub(crate) guest: Option<ConfigValue>,
     /// All NICs after the step, if the step changes them.
     pub(crate) nics: Option<NicsStep>,
     /// The user who originally attached the guest, if this step attaches it again.
@@ -57,12 +57,12 @@ impl ReloadRequest {
         };
         let mut undo = Self::new(kind, name, StepReason::Changed, Vec::new());
         if matches!(kind, StepKind::Attach | StepKind::Change) {
-            undo.guest = Some(present_guest(live, config, name)?);
+            undo.guest = Some(current_guest(live, config, name)?);
             undo.user = spec.origin(name).and_then(|origin| origin.user);
         }
         if let Some(step) = &self.nics {
             let mut nics = NicsStep {
-                nics: present_nics(live, config)?,
+                nics: current_nics(live, config)?,
                 added: BTreeSet::new(),
                 changes: Vec::new(),
             };
@@ -254,7 +254,7 @@ pub(crate) fn steps(
 /// The machine after the steps so far.
 struct Trial<'a> {
     config: LiveConfig,
-    windows: Windows<'a>,
+    windows: WorkerWindows<'a>,
     steps: Vec<ReloadRequest>,
     wrong: Vec<String>,
 }
@@ -284,7 +284,7 @@ impl Trial<'_> {
     }
 
     /// Checks an attach.
-    fn attach(&mut self, guest: &Setting) -> Result<(), String> {
+    fn attach(&mut self, guest: &ConfigValue) -> Result<(), String> {
         let resolved = self.config.add(guest)?;
         match self.windows.place(&resolved.vifs) {
             Ok(placed) => {
@@ -406,7 +406,7 @@ mod tests {
                 guest.section = Some(changed.guest);
                 for vif in guest.ports.values_mut().flatten() {
                     let changed = changed.vifs.iter().find(|one| one.name == vif.name);
-                    vif.change_to(changed.unwrap());
+                    vif.apply_changes(changed.unwrap());
                 }
                 spec.apply(SpecChange::SetGuest(Box::new(guest)));
             }
@@ -424,7 +424,12 @@ mod tests {
         }
     }
 
-    fn attach(spec: &mut MachineSpec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
+    fn attach(
+        spec: &mut MachineSpec,
+        config: &mut LiveConfig,
+        guest: &ConfigValue,
+        user: Option<u32>,
+    ) {
         let (admitted, change) = spec.admit(config, guest, user).unwrap();
         spec.apply(change);
         let mut guest = spec.guest(&admitted.name).unwrap();

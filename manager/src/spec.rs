@@ -9,8 +9,8 @@ mod change;
 
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
-use crate::window_slots::{self, Ports, Windows};
-use abi::machine::{Device, DomainSpec, HotplugState, NetnsId, Program, Setting};
+use crate::window_slots::{self, Ports, WorkerWindows};
+use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -57,7 +57,7 @@ pub(crate) struct AdmittedGuest {
 }
 
 /// Returns whether a device outlives its domain.
-pub(crate) fn lasts(device: &Device) -> bool {
+pub(crate) fn outlives_domain(device: &Device) -> bool {
     matches!(
         device,
         Device::Tap(_) | Device::Xdp(_) | Device::Pci(_) | Device::VhostUser(_)
@@ -149,7 +149,7 @@ impl MachineSpec {
     pub(crate) fn admit(
         &self,
         config: &mut LiveConfig,
-        guest: &Setting,
+        guest: &ConfigValue,
         user: Option<u32>,
     ) -> Result<(AdmittedGuest, SpecChange), String> {
         let resolved = config.add(guest)?;
@@ -188,7 +188,7 @@ impl MachineSpec {
     }
 
     /// Returns the windows of all workers.
-    pub(crate) fn windows(&self) -> Result<Windows<'_>, String> {
+    pub(crate) fn windows(&self) -> Result<WorkerWindows<'_>, String> {
         let first = self.live.as_ref().map_or(0, |live| live.first_slot);
         let mut of = BTreeMap::new();
         for (worker, domain) in &self.domains {
@@ -199,7 +199,7 @@ impl MachineSpec {
                 of.insert(*worker, (Cow::Borrowed(driver), domain.window_slots));
             }
         }
-        Ok(Windows::new(first, of))
+        Ok(WorkerWindows::new(first, of))
     }
 
     /// Returns the ports of a guest that connects now, with free slots in the windows of all
@@ -237,7 +237,7 @@ impl MachineSpec {
     pub(crate) fn changed_ports(&self, vifs: &[VifConfig]) -> Ports {
         let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();
-            changed.change_to(vifs.iter().find(|one| one.name == vif.name)?);
+            changed.apply_changes(vifs.iter().find(|one| one.name == vif.name)?);
             Some(changed)
         };
         let drivers = self.drivers.iter();
@@ -250,7 +250,7 @@ impl MachineSpec {
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let driver = self.drivers.get(&worker).into_iter();
         let vifs = driver.flat_map(|driver| &driver.vifs);
-        let vifs = vifs.filter(|vif| window_slots::is_of(vif, name));
+        let vifs = vifs.filter(|vif| window_slots::belongs_to_guest(vif, name));
         vifs.map(|vif| vif.conn).collect()
     }
 
@@ -265,7 +265,7 @@ impl MachineSpec {
     }
 
     /// Returns the section of a guest that was attached or changed since the start.
-    pub(crate) fn section(&self, name: &str) -> Option<&Setting> {
+    pub(crate) fn section(&self, name: &str) -> Option<&ConfigValue> {
         let live = self.live.as_ref()?;
         live.attached.get(name).or_else(|| live.changed.get(name))
     }

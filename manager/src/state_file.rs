@@ -22,10 +22,10 @@ pub(crate) struct StateFile {
     failure: Option<String>,
 }
 
-/// The entry of `status` while the file cannot be written. [`StateFile::lack`] appends the reason
-/// in parentheses, because the log may be on the same full disk, and then does not contain the
-/// reason.
-pub(crate) const LACK: &str = "the reattachment of guests after an exit of the core";
+/// The entry of `status` while the file cannot be written. [`StateFile::missing_feature`] appends
+/// the reason in parentheses, because the log may be on the same full disk, and then does not
+/// contain the reason.
+pub(crate) const REATTACH: &str = "the reattachment of guests after an exit of the core";
 
 impl StateFile {
     /// Returns the content to write, or `None` if it equals the file. `is_stale` states whether the
@@ -40,7 +40,7 @@ impl StateFile {
 
     /// Records whether the core has written the file. Returns a line for the log if this changes.
     /// After a failure, the next attempt is due after [`RETRY_NS`].
-    pub(crate) fn wrote(
+    pub(crate) fn record_write(
         &mut self,
         text: Vec<u8>,
         written: Result<(), CoreError>,
@@ -61,9 +61,9 @@ impl StateFile {
     }
 
     /// Returns the entry of `status` while the file cannot be written.
-    pub(crate) fn lack(&self) -> Option<String> {
+    pub(crate) fn missing_feature(&self) -> Option<String> {
         let why = self.failure.as_ref()?;
-        Some(format!("{LACK} ({why})"))
+        Some(format!("{REATTACH} ({why})"))
     }
 
     /// Returns a warning for the answer to a request if the file could not be written. `outcome` is
@@ -109,12 +109,12 @@ mod tests {
             empty,
             "the file of an earlier core is unknown"
         );
-        let (level, line) = state.wrote(Vec::new(), full()).unwrap();
+        let (level, line) = state.record_write(Vec::new(), full()).unwrap();
         assert_eq!(level, Level::Warning);
         assert!(line.contains("No space guests_to_save"), "{line}");
         assert!(
             state
-                .lack()
+                .missing_feature()
                 .is_some_and(|lack| lack.contains("No space guests_to_save"))
         );
         let warning = state.warning("guest a is not reattached").unwrap();
@@ -123,12 +123,12 @@ mod tests {
             "{warning}"
         );
         assert_eq!(state.due("m", &spec, false), empty);
-        assert_eq!(state.wrote(Vec::new(), full()), None);
-        let (level, line) = state.wrote(Vec::new(), Ok(())).unwrap();
+        assert_eq!(state.record_write(Vec::new(), full()), None);
+        let (level, line) = state.record_write(Vec::new(), Ok(())).unwrap();
         assert_eq!(level, Level::Info);
         assert!(line.contains("written again"), "{line}");
-        assert_eq!((state.lack(), state.warning("x")), (None, None));
-        assert_eq!(state.wrote(Vec::new(), Ok(())), None);
+        assert_eq!((state.missing_feature(), state.warning("x")), (None, None));
+        assert_eq!(state.record_write(Vec::new(), Ok(())), None);
         assert_eq!(state.due("m", &spec, false), None);
         assert_eq!(state.due("m", &spec, true), None, "the content is the same");
     }

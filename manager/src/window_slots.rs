@@ -10,14 +10,14 @@ pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 
 /// The windows of all workers, by place.
 #[derive(Debug)]
-pub(crate) struct Windows<'a> {
+pub(crate) struct WorkerWindows<'a> {
     /// The first slot for guests. The last slots of a window are reserved for NICs.
     first: u32,
     /// The worker's configuration, and the length of its window.
     of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>,
 }
 
-impl<'a> Windows<'a> {
+impl<'a> WorkerWindows<'a> {
     pub(crate) fn new(first: u32, of: BTreeMap<usize, (Cow<'a, DriverConfig>, u32)>) -> Self {
         Self { first, of }
     }
@@ -52,13 +52,13 @@ impl<'a> Windows<'a> {
     pub(crate) fn free(&mut self, guest: &str) {
         for (driver, _) in self.of.values_mut() {
             let vifs = &mut driver.to_mut().vifs;
-            vifs.retain(|vif| !is_of(vif, guest));
+            vifs.retain(|vif| !belongs_to_guest(vif, guest));
         }
     }
 }
 
 /// Returns whether an interface belongs to a guest. The interface's name begins with the guest's
 /// name.
-pub(crate) fn is_of(vif: &VifConfig, guest: &str) -> bool {
+pub(crate) fn belongs_to_guest(vif: &VifConfig, guest: &str) -> bool {
     VifConfig::guest_of(&vif.name) == Some(guest)
 }

@@ -75,7 +75,7 @@ impl LineChild {
     /// # Errors
     ///
     /// Returns an error if the helper has exited.
-    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    pub fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
         let name = &self.name;
         let stdin = self.stdin.as_mut().context("closed")?;
         stdin
@@ -89,8 +89,8 @@ impl LineChild {
     ///
     /// Returns an error if the helper has exited, does not answer in time, or answers `{"error":
     /// …}`.
-    pub fn ask(&mut self, line: &str, wait: Duration) -> anyhow::Result<Value> {
-        self.tell(line)?;
+    pub fn request(&mut self, line: &str, wait: Duration) -> anyhow::Result<Value> {
+        self.send_line(line)?;
         self.answer(wait)
     }
 
@@ -98,7 +98,7 @@ impl LineChild {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`LineChild::ask`].
+    /// Returns the errors of [`LineChild::request`].
     pub fn answer(&mut self, wait: Duration) -> anyhow::Result<Value> {
         let line = self.line(wait)?;
         let value: Value = serde_json::from_str(&line)

@@ -10,7 +10,7 @@ use crate::{output, restore};
 use abi::journal::Level;
 use abi::machine::Program;
 use anyhow::Context;
-use client::{DriverAccess, Instance, Options};
+use client::{DriverAccess, Instance, StartOptions};
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -61,9 +61,9 @@ impl CommandMachine {
         restore::restore_dead_machines();
         let config = network.config(&name, netns);
         restore::warn_of_rules(&config);
-        let options = Options {
+        let options = StartOptions {
             host: restore::note(&config)?,
-            ..Options::default()
+            ..StartOptions::default()
         };
         let machine = config.machine().context("the machine for the command")?;
         let started = Instance::start(&machine, &options);
@@ -250,7 +250,7 @@ fn rotated(log: PathBuf) -> PathBuf {
 /// Returns `run-PID`, with a number appended if a process of another namespace uses that name.
 fn free_name() -> anyhow::Result<String> {
     let name = format!("run-{}", std::process::id());
-    let taken = client::listed()?;
+    let taken = client::listed_instances()?;
     let mut names = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}-{n}")));
     names
         .find(|name| !taken.contains(name))

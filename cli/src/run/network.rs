@@ -214,7 +214,7 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
 
 /// Returns the first address in `own`'s network that another station can use.
 fn other(own: Cidr) -> Option<IpAddr> {
-    let free = own.free(|address| address == own.address)?;
+    let free = own.first_free(|address| address == own.address)?;
     Some(free.address)
 }
 

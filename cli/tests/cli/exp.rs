@@ -107,7 +107,7 @@ quick_ack = true
 name = "crowded"
 path = "machine"
 place = ["one-core"]
-beside = [0, 2]
+rivals = [0, 2]
 
 [[column]]
 name = "wires"
@@ -130,9 +130,9 @@ fn a_users_plan_impairs_the_wire_and_adds_load() {
     assert!(value("spoiled-bridge", "throughput") > 0.0);
     // A delayed acknowledgement would cover two segments.
     assert!(value("at-once", "segments_per_ack") < 1.5);
-    assert!(value("crowded@beside=2", "throughput.rivals") > 0.0);
+    assert!(value("crowded@rivals=2", "throughput.rivals") > 0.0);
     let none = figures.iter().any(|figure| {
-        figure["config"] == "crowded@beside=0" && figure["metric"] == "throughput.rivals"
+        figure["config"] == "crowded@rivals=0" && figure["metric"] == "throughput.rivals"
     });
     assert!(!none, "without neighbours the figure is absent");
     for wires in ["wires@wires=1", "wires@wires=4"] {

@@ -85,6 +85,6 @@ fn contradiction(
 fn before_queue(nic: &NicSection, vif: &Vif) -> bool {
     let mut from_wire = nic.rules.iter();
     let mut to_guest = vif.all_rules().into_iter();
-    from_wire.any(|rule| rule.is_for(RuleDirection::In))
-        || to_guest.any(|rule| rule.is_for(RuleDirection::Out))
+    from_wire.any(|rule| rule.applies_to(RuleDirection::In))
+        || to_guest.any(|rule| rule.applies_to(RuleDirection::Out))
 }

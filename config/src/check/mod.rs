@@ -28,7 +28,7 @@ use findings::Findings;
 pub(crate) fn size(worker: &DomainSpec) -> Result<(), Problems> {
     let mut found = Findings::default();
     limits::domain(worker, ConfigPart::Driver, &mut found);
-    Problems::found(found.0, ())
+    Problems::from_findings(found.0, ())
 }
 
 impl Config {
@@ -38,7 +38,7 @@ impl Config {
     ///
     /// Returns all mistakes of the configuration.
     pub fn check(&self) -> Result<(), Problems> {
-        Problems::found(self.findings(), ())
+        Problems::from_findings(self.findings(), ())
     }
 
     /// Returns the machine to build.

@@ -410,7 +410,7 @@ pub struct VifConfig {
 
 impl VifConfig {
     /// Adopts the settings that may change while the interface is in use: rules and limits.
-    pub fn change_to(&mut self, becomes: &Self) {
+    pub fn apply_changes(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
         self.rate_mbps = becomes.rate_mbps;
         self.burst_bytes = becomes.burst_bytes;

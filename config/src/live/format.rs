@@ -1,22 +1,22 @@
 //! Formats settings as in a file.
 
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use std::collections::BTreeMap;
 
 /// Formats a guest's description as in a file.
-pub(super) fn written(guest: &Setting) -> String {
+pub(super) fn format_guest(guest: &ConfigValue) -> String {
     let mut text = "guest = [".to_owned();
     write(guest, &mut text);
     text + "]\n"
 }
 
-pub(super) fn write(value: &Setting, to: &mut String) {
+pub(super) fn write(value: &ConfigValue, to: &mut String) {
     match value {
-        Setting::Flag(flag) => to.push_str(&flag.to_string()),
-        Setting::Number(number) => to.push_str(&number.to_string()),
-        Setting::Real(number) => to.push_str(&format!("{number:?}")),
-        Setting::Text(text) => to.push_str(&quoted(text)),
-        Setting::List(list) => {
+        ConfigValue::Flag(flag) => to.push_str(&flag.to_string()),
+        ConfigValue::Number(number) => to.push_str(&number.to_string()),
+        ConfigValue::Real(number) => to.push_str(&format!("{number:?}")),
+        ConfigValue::Text(text) => to.push_str(&quoted(text)),
+        ConfigValue::List(list) => {
             to.push('[');
             for (n, value) in list.iter().enumerate() {
                 if n > 0 {
@@ -26,11 +26,11 @@ pub(super) fn write(value: &Setting, to: &mut String) {
             }
             to.push(']');
         }
-        Setting::Section(keys) => write_section(keys, to),
+        ConfigValue::Section(keys) => write_section(keys, to),
     }
 }
 
-fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
+fn write_section(keys: &BTreeMap<String, ConfigValue>, to: &mut String) {
     to.push('{');
     for (n, (key, value)) in keys.iter().enumerate() {
         if n > 0 {

@@ -5,7 +5,7 @@
 
 use crate::address::Cidr;
 use crate::model::{Config, Endpoint, NicKind};
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -25,14 +25,14 @@ struct GuestNetwork {
 /// # Errors
 ///
 /// Returns the interface's number and the reason as text if an address is not available.
-pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, String> {
+pub(super) fn resolve(config: &Config, guest: &ConfigValue) -> Result<ConfigValue, String> {
     let mut guest = guest.clone();
-    if let Setting::Section(keys) = &mut guest
-        && let Some(Setting::List(vifs)) = keys.get_mut("vif")
+    if let ConfigValue::Section(keys) = &mut guest
+        && let Some(ConfigValue::List(vifs)) = keys.get_mut("vif")
     {
         let mut taken = taken(config);
         for (n, vif) in vifs.iter_mut().enumerate() {
-            if let Setting::Section(vif) = vif
+            if let ConfigValue::Section(vif) = vif
                 && let Some(wanted) = vif.remove(KEY)
             {
                 let wrong = |why| format!("vif {}: `{KEY}`: {why}", n + 1);
@@ -46,27 +46,27 @@ pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, Strin
 /// Assigns an address to an interface, and a gateway if the interface has none.
 fn assign_address(
     config: &Config,
-    vif: &mut BTreeMap<String, Setting>,
-    wanted: &Setting,
+    vif: &mut BTreeMap<String, ConfigValue>,
+    wanted: &ConfigValue,
     taken: &mut BTreeSet<IpAddr>,
 ) -> Result<(), String> {
     if vif.contains_key("addresses") {
         return Err("`addresses` is set, too; write only one of them".to_owned());
     }
     let network = match wanted {
-        Setting::Flag(true) => {
+        ConfigValue::Flag(true) => {
             any(config).ok_or("no NIC or guest has an address with a network; write `addresses`")?
         }
-        Setting::Text(nic) => of_nic(config, nic)?,
+        ConfigValue::Text(nic) => of_nic(config, nic)?,
         _ => return Err("write the name of a NIC, or true".to_owned()),
     };
-    let free = network.of.free(|address| taken.contains(&address));
+    let free = network.of.first_free(|address| taken.contains(&address));
     let address =
         free.ok_or_else(|| format!("the network of {} has no unused address", network.of))?;
     taken.insert(address.address);
-    let text = |text: String| Setting::Text(text);
+    let text = |text: String| ConfigValue::Text(text);
     let addresses = vec![text(address.to_string())];
-    vif.insert("addresses".to_owned(), Setting::List(addresses));
+    vif.insert("addresses".to_owned(), ConfigValue::List(addresses));
     if let Some(gateway) = network.gateway {
         vif.entry("gateway".to_owned())
             .or_insert(text(gateway.to_string()));

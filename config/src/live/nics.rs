@@ -4,13 +4,13 @@
 //! keep their numbers.
 
 use super::format::write;
-use super::sections::{Sections, differences, find, list};
+use super::sections::{Sections, differences, find, section_list};
 use crate::MacAddress;
 use crate::domain::NicConfig;
 use crate::model::{Config, NicKind, NicSection, SoftWire, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
-use abi::machine::{DomainSpec, HotplugState, Setting};
+use abi::machine::{ConfigValue, DomainSpec, HotplugState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicsStep {
     /// The NICs as sections `[[nic]]`, with their assigned MACs.
-    pub nics: Vec<Setting>,
+    pub nics: Vec<ConfigValue>,
     /// Names of the added NICs.
     pub added: BTreeSet<String>,
     /// Descriptions of the changes.
@@ -60,14 +60,14 @@ pub(super) fn steps(
     if !may {
         return None;
     }
-    let mut remaining: Vec<Setting> = Vec::new();
+    let mut remaining: Vec<ConfigValue> = Vec::new();
     let mut changes = Vec::new();
     for nic in &running.nics {
-        let setting = present(live, before, nic);
+        let setting = current_nic(live, before, nic);
         if stays(nic) {
             remaining.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
-            let becoming = with_mac(&find(list(now, "nic"), &nic.name), mac_of(becomes));
+            let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), mac_of(becomes));
             let mut words = Vec::new();
             differences(
                 &format!("NIC {}: ", nic.name),
@@ -91,7 +91,10 @@ pub(super) fn steps(
     if added_nics().next().is_some() {
         let (mut nics, mut changes) = (remaining, Vec::new());
         for nic in added_nics() {
-            nics.push(with_mac(&find(list(now, "nic"), &nic.name), mac_of(nic)));
+            nics.push(with_mac(
+                &find(section_list(now, "nic"), &nic.name),
+                mac_of(nic),
+            ));
             changes.push(match existing(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
                 None => format!("NIC {} is new", nic.name),
@@ -107,10 +110,10 @@ pub(super) fn steps(
 }
 
 /// Returns the current description of a NIC, with its MAC.
-pub(super) fn present(live: &HotplugState, files: &Sections, nic: &NicSection) -> Setting {
+pub(super) fn current_nic(live: &HotplugState, files: &Sections, nic: &NicSection) -> ConfigValue {
     let written = match &live.nics {
         Some(nics) => find(nics, &nic.name),
-        None => find(list(files, "nic"), &nic.name),
+        None => find(section_list(files, "nic"), &nic.name),
     };
     with_mac(&written, mac_of(nic))
 }
@@ -191,17 +194,17 @@ fn mac_of(nic: &NicSection) -> Option<MacAddress> {
 }
 
 /// Returns the description with this MAC.
-pub(super) fn with_mac(nic: &Setting, mac: Option<MacAddress>) -> Setting {
+pub(super) fn with_mac(nic: &ConfigValue, mac: Option<MacAddress>) -> ConfigValue {
     let mut nic = nic.clone();
-    if let (Setting::Section(keys), Some(mac)) = (&mut nic, mac) {
-        keys.insert("mac".into(), Setting::Text(mac.to_string()));
+    if let (ConfigValue::Section(keys), Some(mac)) = (&mut nic, mac) {
+        keys.insert("mac".into(), ConfigValue::Text(mac.to_string()));
     }
     nic
 }
 
 /// Parses the descriptions of NICs.
-pub(super) fn read(nics: &[Setting]) -> Result<Vec<NicSection>, Problems> {
+pub(super) fn read(nics: &[ConfigValue]) -> Result<Vec<NicSection>, Problems> {
     let mut text = "nic = ".to_owned();
-    write(&Setting::List(nics.to_vec()), &mut text);
+    write(&ConfigValue::List(nics.to_vec()), &mut text);
     read_nics(&text)
 }

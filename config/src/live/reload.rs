@@ -4,14 +4,14 @@
 //! The comparison is by meaning: writing a default explicitly changes nothing. Differences are
 //! described by the old and the new text.
 
-use super::sections::{Sections, differences, empty, find, keys_of, list, value};
+use super::sections::{Sections, differences, empty_section, find, keys_of, section_list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
 use crate::files::settings;
 use crate::model::{Config, GuestSection};
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
 use crate::{ConfigFile, MacAddress};
-use abi::machine::{HotplugState, Setting};
+use abi::machine::{ConfigValue, HotplugState};
 use std::collections::BTreeSet;
 
 /// The difference between a machine and files.
@@ -35,7 +35,7 @@ pub struct FileGuest {
     /// Its name.
     pub name: String,
     /// Its description, with the MACs that it already has.
-    pub guest: Setting,
+    pub guest: ConfigValue,
     /// Descriptions of the differences if the guest exists and has changed. It must then be removed
     /// before it is added, unless `in_place` is set.
     pub changes: Option<Vec<String>>,
@@ -68,7 +68,7 @@ pub fn difference(
     source.check(fixed).map_err(|wrong| wrong.to_string())?;
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
     let mut to_attach = Vec::new();
-    for (mut guest, described) in config.guests.into_iter().zip(list(&now, "guest")) {
+    for (mut guest, described) in config.guests.into_iter().zip(section_list(&now, "guest")) {
         let mut existing = running.config.guests.iter();
         let existing = existing.find(|existing| existing.name == guest.name);
         let mut in_place = false;
@@ -108,7 +108,7 @@ pub fn difference(
 /// Returns the current description of a guest, with its MACs, so that it can be attached again.
 /// Returns `None` if the machine has no guest of this name.
 #[must_use]
-pub fn present_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> Option<Setting> {
+pub fn current_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> Option<ConfigValue> {
     let mut existing = running.config.guests.iter();
     let existing = existing.find(|existing| existing.name == name)?;
     let files = settings(&files_of(live)).ok()?;
@@ -117,18 +117,21 @@ pub fn present_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> O
 
 /// Returns the current descriptions of all NICs, with their MACs.
 #[must_use]
-pub fn present_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Setting>> {
+pub fn current_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<ConfigValue>> {
     let files = settings(&files_of(live)).ok()?;
     let all = running.config.nics.iter();
-    Some(all.map(|nic| nics::present(live, &files, nic)).collect())
+    Some(
+        all.map(|nic| nics::current_nic(live, &files, nic))
+            .collect(),
+    )
 }
 
 /// Returns the latest description of a guest, as written.
-fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
+fn written(live: &HotplugState, files: &Sections, name: &str) -> ConfigValue {
     let since = live.attached.get(name).or(live.changed.get(name));
     since
         .cloned()
-        .unwrap_or_else(|| find(list(files, "guest"), name))
+        .unwrap_or_else(|| find(section_list(files, "guest"), name))
 }
 
 /// Returns whether a guest equals the existing one. An interface without a configured MAC keeps its
@@ -144,7 +147,7 @@ fn is_same(guest: &mut GuestSection, existing: &GuestSection) -> bool {
 pub(super) fn is_in_place(guest: &GuestSection, existing: &GuestSection) -> bool {
     let mut like = existing.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
-        vif.change_to(becomes);
+        vif.apply_changes(becomes);
     }
     like == *guest
 }
@@ -162,7 +165,8 @@ fn fixed(
     (now, source): (&Sections, &SourceInfo),
 ) -> Vec<Finding> {
     let mut buffers = config.buffers;
-    if !matches!(now.get("buffers"), Some(Setting::Section(keys)) if keys.contains_key("size")) {
+    if !matches!(now.get("buffers"), Some(ConfigValue::Section(keys)) if keys.contains_key("size"))
+    {
         // Computed from the guests at the machine's start.
         buffers.size = running.buffers.size;
     }
@@ -214,7 +218,8 @@ fn fixed_nics(
             )),
             Some(existing) if existing == nic => {}
             Some(_) => {
-                let [before, now] = [before, now].map(|all| find(list(all, "nic"), &nic.name));
+                let [before, now] =
+                    [before, now].map(|all| find(section_list(all, "nic"), &nic.name));
                 compare((ConfigPart::Nic(n), source), &before, &now, &mut found);
             }
         }
@@ -231,13 +236,13 @@ fn fixed_nics(
 /// Describes the differences in a section whose meaning has changed.
 fn compare(
     (part, source): (ConfigPart, &SourceInfo),
-    before: &Setting,
-    now: &Setting,
+    before: &ConfigValue,
+    now: &ConfigValue,
     found: &mut Vec<Finding>,
 ) {
-    let only = |section: &Setting, key: &String| {
+    let only = |section: &ConfigValue, key: &String| {
         let kept = value(section, key).map(|value| (key.clone(), value.clone()));
-        Setting::Section(kept.into_iter().collect())
+        ConfigValue::Section(kept.into_iter().collect())
     };
     let known = found.len();
     for key in keys_of(before, now) {
@@ -263,9 +268,9 @@ fn finding(part: ConfigPart, key: &'static str, what: String) -> Finding {
 }
 
 /// Returns a section without the keys that are not part of the machine.
-fn section(all: &Sections, name: &str) -> Setting {
-    let mut section = all.get(name).cloned().unwrap_or_else(empty);
-    if let (Setting::Section(keys), "machine") = (&mut section, name) {
+fn section(all: &Sections, name: &str) -> ConfigValue {
+    let mut section = all.get(name).cloned().unwrap_or_else(empty_section);
+    if let (ConfigValue::Section(keys), "machine") = (&mut section, name) {
         // The caller selects the machine.
         keys.remove("name");
     }

@@ -1,10 +1,10 @@
 //! Changes the firewall rules of an attached guest while it runs.
 
-use super::reload::{is_in_place, present_guest};
+use super::reload::{current_guest, is_in_place};
 use super::sections::keys_of;
-use super::{LiveConfig, state, written};
+use super::{LiveConfig, format_guest, state};
 use crate::parse::read_guest;
-use abi::machine::{HotplugState, Setting};
+use abi::machine::{ConfigValue, HotplugState};
 
 /// The keys of an interface that this request replaces.
 const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
@@ -18,7 +18,11 @@ impl LiveConfig {
     ///
     /// Returns an error if the guest does not exist or belongs to the files, or `request` has
     /// mistakes.
-    pub fn with_rules(&self, live: &HotplugState, request: &Setting) -> Result<Setting, String> {
+    pub fn with_rules(
+        &self,
+        live: &HotplugState,
+        request: &ConfigValue,
+    ) -> Result<ConfigValue, String> {
         let name = state::name_of(request);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
         let mut guests = self.config.guests.iter();
@@ -31,8 +35,9 @@ impl LiveConfig {
                  `grantway reload`"
             ));
         }
-        let mut guest = present_guest(live, self, name).ok_or_else(missing)?;
-        let (Setting::Section(of_guest), Setting::Section(keys)) = (&mut guest, request) else {
+        let mut guest = current_guest(live, self, name).ok_or_else(missing)?;
+        let (ConfigValue::Section(of_guest), ConfigValue::Section(keys)) = (&mut guest, request)
+        else {
             return Err("the guest is not a section: write its `name` and its list `vif`".into());
         };
         if let Some(key) = keys
@@ -43,7 +48,7 @@ impl LiveConfig {
                 "guest {name}: `{key}` cannot change: write only `name` and `vif`"
             ));
         }
-        let (Some(Setting::List(vifs)), Some(Setting::List(request))) =
+        let (Some(ConfigValue::List(vifs)), Some(ConfigValue::List(request))) =
             (of_guest.get_mut("vif"), keys.get("vif"))
         else {
             return Err(format!(
@@ -65,13 +70,13 @@ impl LiveConfig {
                      `inbound` and `rule`"
                 ));
             }
-            let (Setting::Section(vif), Setting::Section(request)) = (vif, request) else {
+            let (ConfigValue::Section(vif), ConfigValue::Section(request)) = (vif, request) else {
                 return Err(format!("guest {name}: interface {n} is not a section"));
             };
             vif.retain(|key, _| !KEYS.contains(&key.as_str()));
             vif.extend(request.clone());
         }
-        let changed = read_guest(self.config.guests.len(), &written(&guest));
+        let changed = read_guest(self.config.guests.len(), &format_guest(&guest));
         let changed = changed.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;
         match is_in_place(&changed, present) {
             true => Ok(guest),

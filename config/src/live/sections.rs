@@ -1,62 +1,67 @@
 //! Sections of files as written, and the differences between two of them.
 
 use super::format::write;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sections by name, as written.
-pub(super) type Sections = BTreeMap<String, Setting>;
+pub(super) type Sections = BTreeMap<String, ConfigValue>;
 
 /// Returns the keys of two sections.
-pub(super) fn keys_of<'a>(one: &'a Setting, other: &'a Setting) -> BTreeSet<&'a String> {
-    let keys = |section: &'a Setting| match section {
-        Setting::Section(keys) => Some(keys.keys()),
+pub(super) fn keys_of<'a>(one: &'a ConfigValue, other: &'a ConfigValue) -> BTreeSet<&'a String> {
+    let keys = |section: &'a ConfigValue| match section {
+        ConfigValue::Section(keys) => Some(keys.keys()),
         _ => None,
     };
     let all = keys(one).into_iter().chain(keys(other));
     all.flatten().collect()
 }
 
-pub(super) fn value<'a>(section: &'a Setting, key: &str) -> Option<&'a Setting> {
+pub(super) fn value<'a>(section: &'a ConfigValue, key: &str) -> Option<&'a ConfigValue> {
     match section {
-        Setting::Section(keys) => keys.get(key),
+        ConfigValue::Section(keys) => keys.get(key),
         _ => None,
     }
 }
 
 /// Returns the name in the description of a guest or a NIC, if it has one.
 #[must_use]
-pub fn name_of(section: &Setting) -> Option<&str> {
+pub fn name_of(section: &ConfigValue) -> Option<&str> {
     match value(section, "name")? {
-        Setting::Text(name) => Some(name),
+        ConfigValue::Text(name) => Some(name),
         _ => None,
     }
 }
 
-pub(super) fn empty() -> Setting {
-    Setting::Section(BTreeMap::new())
+pub(super) fn empty_section() -> ConfigValue {
+    ConfigValue::Section(BTreeMap::new())
 }
 
 /// Returns the list of sections with this name.
-pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
+pub(super) fn section_list<'a>(all: &'a Sections, name: &str) -> &'a [ConfigValue] {
     match all.get(name) {
-        Some(Setting::List(list)) => list,
+        Some(ConfigValue::List(list)) => list,
         _ => &[],
     }
 }
 
 /// Returns the section of the list whose `name` is this.
-pub(super) fn find(list: &[Setting], name: &str) -> Setting {
+pub(super) fn find(list: &[ConfigValue], name: &str) -> ConfigValue {
     let found = list.iter().find(|section| name_of(section) == Some(name));
-    found.cloned().unwrap_or_else(empty)
+    found.cloned().unwrap_or_else(empty_section)
 }
 
 /// Describes the differences between two sections, key by key; `path` names the section.
-pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
+pub(super) fn differences(
+    path: &str,
+    before: &ConfigValue,
+    now: &ConfigValue,
+    found: &mut Vec<String>,
+) {
     for key in keys_of(before, now) {
         match (value(before, key), value(now, key)) {
             (before, now) if before == now => {}
-            (Some(Setting::List(before)), Some(Setting::List(now)))
+            (Some(ConfigValue::List(before)), Some(ConfigValue::List(now)))
                 if has_sections(before) && has_sections(now) =>
             {
                 for n in 0..before.len().max(now.len()) {
@@ -86,13 +91,13 @@ pub(super) fn differences(path: &str, before: &Setting, now: &Setting, found: &m
     }
 }
 
-fn has_sections(list: &[Setting]) -> bool {
+fn has_sections(list: &[ConfigValue]) -> bool {
     list.iter()
-        .any(|value| matches!(value, Setting::Section(_)))
+        .any(|value| matches!(value, ConfigValue::Section(_)))
 }
 
 /// Formats a value as in a file.
-fn shown(value: &Setting) -> String {
+fn shown(value: &ConfigValue) -> String {
     let mut text = String::new();
     write(value, &mut text);
     text

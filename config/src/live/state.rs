@@ -3,7 +3,7 @@
 
 pub use super::sections::name_of;
 
-use abi::machine::{NetnsId, Setting};
+use abi::machine::{ConfigValue, NetnsId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const GUESTS_MAX: usize = 1024;
 #[serde(deny_unknown_fields)]
 pub struct SavedGuest {
     /// Its description, with its assigned MACs and addresses.
-    pub guest: Setting,
+    pub guest: ConfigValue,
     /// Its origin.
     pub origin: Origin,
 }
@@ -44,7 +44,7 @@ impl Origin {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SavedGuestRef<'a> {
     /// Its description.
-    pub guest: &'a Setting,
+    pub guest: &'a ConfigValue,
     /// Its origin.
     pub origin: &'a Origin,
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::domain::GuestConfig;
-use crate::parse::{one, parse};
+use crate::parse::{parse, single_file};
 
 const FILE: &str = r#"
 [[nic]]
@@ -23,16 +23,16 @@ addresses = ["10.0.0.3/24"]
 
 fn live(file: &str) -> (Machine, LiveConfig) {
     let config = parse("f", file).unwrap();
-    let machine = super::machine(&config, &one("f", file)).unwrap();
+    let machine = super::machine(&config, &single_file("f", file)).unwrap();
     let live = LiveConfig::of(machine.live.as_ref().unwrap()).unwrap();
     (machine, live)
 }
 
-fn setting(json: &str) -> Setting {
+fn setting(json: &str) -> ConfigValue {
     serde_json::from_str(json).unwrap()
 }
 
-fn guest(name: &str, more: &str) -> Setting {
+fn guest(name: &str, more: &str) -> ConfigValue {
     setting(&format!(
         r#"{{"name": "{name}", "vif": [{{"endpoint": "tap", "netns": "{name}", {more}
         "weight": 2}}]}}"#

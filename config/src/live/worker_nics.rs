@@ -7,7 +7,7 @@ use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use crate::machine;
 use crate::problem::Problems;
 use crate::sizes::{nic_pages, rings_slots, sum};
-use abi::machine::{Device, DomainSpec, Setting};
+use abi::machine::{ConfigValue, Device, DomainSpec};
 use std::collections::BTreeSet;
 use std::iter;
 use std::ops::Range;
@@ -18,10 +18,10 @@ impl LiveConfig {
     /// # Errors
     ///
     /// Returns all mistakes, one per line. On an error, nothing changes.
-    pub fn set_nics(&mut self, nics: &[Setting]) -> Result<(), String> {
+    pub fn set_nics(&mut self, nics: &[ConfigValue]) -> Result<(), String> {
         let nics = nics::read(nics).map_err(|wrong| wrong.to_string())?;
         let before = std::mem::replace(&mut self.config.nics, nics);
-        Problems::found(self.config.findings_of_parts(), ()).map_err(|wrong| {
+        Problems::from_findings(self.config.findings_of_parts(), ()).map_err(|wrong| {
             self.config.nics = before;
             wrong.to_string()
         })

@@ -1,8 +1,8 @@
 //! A worker of the driver domain.
 
 use super::encode::json;
-use super::nic::{Nics, plain};
-use super::polling::{Spin, notify_us};
+use super::nic::{Nics, without_prefixes};
+use super::polling::{PollingConfig, notify_us};
 use crate::domain::{DriverConfig, FrameLimit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
@@ -17,7 +17,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> DomainSpec {
     let mut nics = Nics::build(config, worker);
     let vifs = vifs(config, &mut nics);
     let staged = staging_pages(config).saturating_mul(vifs.len() as u32);
-    let spin = Spin::of_driver(config);
+    let spin = PollingConfig::of_driver(config);
     let granted = nics.nics.iter().map(device_pages).max().unwrap_or(0);
     let config_text = DriverConfig {
         nics: nics.nics,
@@ -93,7 +93,7 @@ pub(super) fn vif_config(config: &Config, (g, v): (usize, usize), vif: &Vif) -> 
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
         extra_macs: vif.security.extra_macs.iter().map(|mac| mac.0).collect(),
-        addresses: plain(vif.addresses().0),
+        addresses: without_prefixes(vif.addresses().0),
         gateways: vif.gateways(),
         confined: vif.is_confined(),
         sources: vif.sources().map(<[_]>::to_vec),

@@ -2,7 +2,7 @@
 
 use super::devices::{DeviceList, tap};
 use super::encode::json;
-use super::polling::Spin;
+use super::polling::PollingConfig;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, GuestSection, KernelPort, Vif};
 use crate::sizes::{
@@ -17,7 +17,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
     let vifs = vifs
         .map(|(v, vif)| guest_vif(config, (g, v), vif, &mut devices))
         .collect();
-    let spin = Spin::of_guest(config, guest);
+    let spin = PollingConfig::of_guest(config, guest);
     let config_text = GuestConfig {
         vifs,
         spin_us: spin.us,
@@ -87,7 +87,7 @@ fn ipv6(port: &KernelPort) -> Ipv6Settings {
     let given = port.ipv6;
     let usual = match port.addresses.is_empty() {
         true => Ipv6Settings::default(),
-        false => Ipv6Settings::QUIET,
+        false => Ipv6Settings::NO_SOLICITATION,
     };
     Ipv6Settings {
         accept_ra: given.accept_ra.or(usual.accept_ra),

@@ -45,7 +45,7 @@ impl Nics {
                 burst_bytes: nic.burst_bytes,
                 moderation: nic.moderation,
                 buffers: nic.buffers,
-                addresses: plain(nic.addresses().0),
+                addresses: without_prefixes(nic.addresses().0),
                 gateways: nic.gateways(),
                 vmq: vmq(nic),
                 rules: nic.rules.clone(),
@@ -210,6 +210,6 @@ fn vmq(nic: &NicSection) -> Option<VmqConfig> {
 }
 
 /// Returns addresses without their prefixes.
-pub(super) fn plain(addresses: &[Cidr]) -> Vec<IpAddr> {
+pub(super) fn without_prefixes(addresses: &[Cidr]) -> Vec<IpAddr> {
     addresses.iter().map(|cidr| cidr.address).collect()
 }

@@ -4,7 +4,7 @@ use crate::model::{Config, DriverSection, GuestSection};
 
 /// Polling of a domain before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spin {
+pub(super) struct PollingConfig {
     pub(super) us: u32,
     /// Whether it yields the CPU after each poll that found nothing.
     pub(super) yields: bool,
@@ -12,7 +12,7 @@ pub(super) struct Spin {
     pub(super) adapts: bool,
 }
 
-impl Spin {
+impl PollingConfig {
     /// Returns the driver domain's settings.
     pub(super) fn of_driver(config: &Config) -> Self {
         let driver = &config.driver;

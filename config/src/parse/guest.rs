@@ -78,7 +78,7 @@ fn vif(g: usize, v: usize, t: TomlTable<'_, '_>) -> Vif {
         },
         pdev: t.parsed("pdev", "wire:1"),
         rules: t.tables("rule", "guest.vif.rule", rule_part, |r, t| {
-            rule::read(r, t, &rule::OF_VIF)
+            rule::read(r, t, &rule::VIF_DIRECTIONS)
         }),
         firewall,
         stateful,

@@ -9,7 +9,7 @@ mod station;
 
 use crate::files::{ConfigFile, merge};
 use crate::model::{Config, DEFAULT_NAME, GuestSection, NicSection};
-use crate::problem::{ConfigPart, Finding, Lines, Problem, Problems, SourceInfo};
+use crate::problem::{ConfigPart, Finding, KeyPositions, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, ReadResult, TomlTable};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
@@ -20,7 +20,7 @@ use toml::de::DeTable;
 ///
 /// Returns all mistakes, each with its line and a remedy.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
-    read(&one(file, text)).0
+    read(&single_file(file, text)).0
 }
 
 /// Parses several files, of which later ones extend the first: sections key by key, where the later
@@ -41,7 +41,7 @@ pub fn parse_with_source(files: &[ConfigFile]) -> Result<(Config, SourceInfo), P
 }
 
 /// Returns a configuration in one file.
-pub(crate) fn one(name: &str, text: &str) -> [ConfigFile; 1] {
+pub(crate) fn single_file(name: &str, text: &str) -> [ConfigFile; 1] {
     let (name, text) = (name.to_owned(), text.to_owned());
     [ConfigFile { name, text }]
 }
@@ -74,14 +74,14 @@ pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResul
     let found = without_defaults(found, &reading.lines);
     problems.extend(found.into_iter().map(|f| Problem::new(f, &reading.lines)));
     (
-        Problems::or(first_error_per_line(problems), config),
+        Problems::unless_any(first_error_per_line(problems), config),
         reading,
     )
 }
 
 /// Omits mistakes of default values in a section that also has a mistake in a written value. The
 /// default may be valid after that value is corrected.
-fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
+fn without_defaults(mut found: Vec<Finding>, lines: &KeyPositions) -> Vec<Finding> {
     let is_written = |finding: &Finding| lines.has(finding.part, finding.key);
     let own = found
         .iter()
@@ -133,7 +133,7 @@ fn read_alone<T: Default>(
     remedy: &str,
     read: impl FnOnce(&TomlTable<'_, '_>) -> T,
 ) -> Result<T, Problems> {
-    let reader = ConfigFiles::new(&one("", text));
+    let reader = ConfigFiles::new(&single_file("", text));
     let (root, errors) = DeTable::parse_recoverable(text);
     let root = root.into_inner();
     for error in &errors {
@@ -150,7 +150,7 @@ fn read_alone<T: Default>(
         // The text is not from a file, so it has no position.
         (problem.file, problem.line) = (None, None);
     }
-    Problems::or(problems, found)
+    Problems::unless_any(problems, found)
 }
 
 fn machine(root: &TomlTable<'_, '_>) -> Config {

@@ -51,7 +51,7 @@ pub(super) fn read(n: usize, t: TomlTable<'_, '_>) -> NicSection {
         buffers: t.number("buffers").unwrap_or(usual.buffers),
         vmq: vmq(&t, kind.as_ref().is_some_and(NicKind::assigns_by_pdev)),
         rules: t.tables("rule", "nic.rule", rule_part, |r, t| {
-            rule::read(r, t, &rule::OF_NIC)
+            rule::read(r, t, &rule::NIC_DIRECTIONS)
         }),
         uplink,
     };

@@ -5,12 +5,12 @@ use crate::rule::{ETHERTYPES, FirewallRule, PROTOCOLS, RuleDirection, RuleState}
 use crate::table::TomlTable;
 
 /// Directions of a NIC's rules, by name.
-pub(crate) const OF_NIC: [(&str, RuleDirection); 2] = [
+pub(crate) const NIC_DIRECTIONS: [(&str, RuleDirection); 2] = [
     ("from-wire", RuleDirection::In),
     ("to-wire", RuleDirection::Out),
 ];
 /// Directions of a guest interface's rules, by name.
-pub(crate) const OF_VIF: [(&str, RuleDirection); 2] = [
+pub(crate) const VIF_DIRECTIONS: [(&str, RuleDirection); 2] = [
     ("from-guest", RuleDirection::In),
     ("to-guest", RuleDirection::Out),
 ];

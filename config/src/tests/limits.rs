@@ -3,7 +3,7 @@
 use super::{errors, mistake};
 use crate::domain::{BURST_BYTES, DriverConfig, FrameLimit, VifConfig};
 use crate::live::{self, reload};
-use crate::parse::{one, parse};
+use crate::parse::{parse, single_file};
 
 /// Returns the file of a machine with one guest and `workers` workers. The guest's interface has
 /// these keys.
@@ -141,7 +141,7 @@ fn a_dedicated_queue_cannot_be_limited() {
 fn limits_change_in_place() {
     let before = text(1, "");
     let config = parse("f", &before).unwrap();
-    let machine = live::machine(&config, &one("f", &before)).unwrap();
+    let machine = live::machine(&config, &single_file("f", &before)).unwrap();
     let live = machine.live.unwrap();
     let running = live::LiveConfig::of(&live).unwrap();
     for keys in [
@@ -150,13 +150,13 @@ fn limits_change_in_place() {
         "rate_to_guest_mbps = 8\n",
         "rate_to_guest_mbps = 8\nburst_to_guest_bytes = 9\n",
     ] {
-        let files = one("f", &text(1, keys));
+        let files = single_file("f", &text(1, keys));
         let difference = reload::difference(&live, &running, &files).unwrap();
         assert!(difference.to_attach[0].in_place, "{keys}");
         let mut becomes = running.clone();
         becomes.change(&difference.to_attach[0].guest).unwrap();
     }
-    let files = one("f", &text(1, "rate_to_guest_mbps = 8\nweight = 2\n"));
+    let files = single_file("f", &text(1, "rate_to_guest_mbps = 8\nweight = 2\n"));
     let difference = reload::difference(&live, &running, &files).unwrap();
     assert!(!difference.to_attach[0].in_place);
 }

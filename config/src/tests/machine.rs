@@ -322,11 +322,11 @@ fn ipv6_settings_default_from_addresses() {
     };
     let with = "addresses = [\"10.0.0.2/24\"]\n";
     assert_eq!(parsed(""), (Ipv6Settings::default(), false));
-    assert_eq!(parsed(with), (Ipv6Settings::QUIET, false));
+    assert_eq!(parsed(with), (Ipv6Settings::NO_SOLICITATION, false));
     let given = parsed(&format!("{with}accept_ra = 2\nallow_overlap = true\n"));
     let accepts = Ipv6Settings {
         accept_ra: Some(2),
-        ..Ipv6Settings::QUIET
+        ..Ipv6Settings::NO_SOLICITATION
     };
     assert_eq!(given, (accepts, true));
     let wrong = errors(&SMALL.replacen("netns = \"a\"", "netns = \"a\"\naccept_dad = 3", 1));

@@ -139,7 +139,7 @@ fn old_names_are_accepted_with_a_warning() {
         ("mapped", "persistent", GrantMode::Persistent),
     ] {
         let text = |name: &str| format!("[driver]\ngrants = \"{name}\"\n{SMALL}");
-        let (config, source) = parse_with_source(&one("f.toml", &text(old))).unwrap();
+        let (config, source) = parse_with_source(&single_file("f.toml", &text(old))).unwrap();
         assert_eq!(config.driver.grants, mode);
         let [warning] = source.warnings() else {
             panic!("{source:?}")
@@ -151,7 +151,7 @@ fn old_names_are_accepted_with_a_warning() {
                  grants = \"{new}\""
             )
         );
-        let (same, source) = parse_with_source(&one("f.toml", &text(new))).unwrap();
+        let (same, source) = parse_with_source(&single_file("f.toml", &text(new))).unwrap();
         assert_eq!((same, source.warnings()), (config, &[][..]));
     }
     let text = errors(&format!("[driver]\ngrants = \"old\"\n{SMALL}"));
@@ -265,7 +265,7 @@ fn all_mistakes_are_reported() {
 
 #[test]
 fn later_findings_have_lines_too() {
-    let (_, source) = parse_with_source(&one("f.toml", SMALL)).unwrap();
+    let (_, source) = parse_with_source(&single_file("f.toml", SMALL)).unwrap();
     assert!(source.check(Vec::new()).is_ok());
     let finding = |part, key| Finding {
         part,

@@ -16,7 +16,7 @@ mod several_mistakes;
 mod stateful;
 
 use crate::domain::GrantMode;
-use crate::parse::{one, read};
+use crate::parse::{read, single_file};
 use crate::*;
 use std::fmt::Write as _;
 
@@ -114,7 +114,10 @@ fn the_example_is_valid_with_all_keys_enabled() {
 #[test]
 fn every_key_is_in_the_example_and_the_docs() {
     let text = uncommented();
-    let (_, reading) = read(&one("example", &text.replacen("\"event\"", "\"tick\"", 1)));
+    let (_, reading) = read(&single_file(
+        "example",
+        &text.replacen("\"event\"", "\"tick\"", 1),
+    ));
     assert!(reading.known.len() > 50, "{:?}", reading.known);
     for (section, key) in &reading.known {
         let header = |key: &str| match section {

@@ -2,8 +2,8 @@
 //! has a deadline.
 
 use crate::error::{CniError, ErrorCode};
-use abi::machine::{Attached, BEING_DETACHED, Control, Detached, Setting, Status};
-use client::{Error, ask};
+use abi::machine::{Attached, BEING_DETACHED, ConfigValue, ControlRequest, Detached, Status};
+use client::{Error, send_request};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::thread;
@@ -41,7 +41,7 @@ impl MachineClient {
     }
 
     fn status_within(&self, limit: Duration) -> Result<Status, Error> {
-        let status: Status = self.request(&Control::Status, limit)?;
+        let status: Status = self.request(&ControlRequest::Status, limit)?;
         match status.up_took_ns {
             Some(_) => Ok(status),
             None => Err(Error::Refused("the machine is still starting".to_owned())),
@@ -61,8 +61,8 @@ impl MachineClient {
     }
 
     /// Attaches a guest; returns when it is connected.
-    pub(crate) fn attach(&self, guest: Setting) -> Result<Attached, Error> {
-        self.request(&Control::Attach { guest }, ATTACH_TIMEOUT)
+    pub(crate) fn attach(&self, guest: ConfigValue) -> Result<Attached, Error> {
+        self.request(&ControlRequest::Attach { guest }, ATTACH_TIMEOUT)
     }
 
     /// Detaches a guest; returns whether it existed. Afterwards only the guest's interface may
@@ -82,7 +82,8 @@ impl MachineClient {
             return Ok(false);
         }
         let domain = guest.to_owned();
-        let detached: Result<Detached, Error> = self.request(&Control::Detach { domain }, left());
+        let detached: Result<Detached, Error> =
+            self.request(&ControlRequest::Detach { domain }, left());
         let Err(error) = detached else {
             return Ok(true);
         };
@@ -97,8 +98,12 @@ impl MachineClient {
         Ok(true)
     }
 
-    fn request<T: DeserializeOwned>(&self, control: &Control, limit: Duration) -> Result<T, Error> {
-        ask(&self.socket, control, limit)
+    fn request<T: DeserializeOwned>(
+        &self,
+        control: &ControlRequest,
+        limit: Duration,
+    ) -> Result<T, Error> {
+        send_request(&self.socket, control, limit)
     }
 
     /// Returns the failure of a call if the machine does not answer: `code` is either "not ready"

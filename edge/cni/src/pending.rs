@@ -7,7 +7,7 @@
 
 use crate::error::{CniError, ErrorCode};
 use crate::machine::MachineClient;
-use client::record_file::{self, HIDDEN};
+use client::record_file::{self, INCOMPLETE_PREFIX};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -90,7 +90,7 @@ impl PendingCleanups {
             fs::read(path).is_ok_and(|socket| socket == machine.socket.as_os_str().as_bytes())
         };
         names
-            .filter(|name| !name.starts_with(HIDDEN) && is_its(&self.folder.join(name)))
+            .filter(|name| !name.starts_with(INCOMPLETE_PREFIX) && is_its(&self.folder.join(name)))
             .collect()
     }
 }

@@ -4,7 +4,7 @@
 use crate::error::{CniError, ErrorCode};
 use crate::network::decoded;
 use crate::request::PluginRequest;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use client::pods::{self, PodRecord};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const RULES: [&str; 3] = ["rule", "firewall", "inbound"];
 
 /// Returns the rules of an interface that the agent has not opened yet. ARP and neighbour discovery
 /// pass.
-fn closed() -> Result<Setting, CniError> {
+fn closed() -> Result<ConfigValue, CniError> {
     decoded(&json!([{ "name": "unknown-policy", "action": "deny", "state": "new" }]))
 }
 
@@ -24,7 +24,7 @@ fn closed() -> Result<Setting, CniError> {
 pub(crate) fn close(
     request: &PluginRequest,
     guest: &str,
-    vif: &mut BTreeMap<String, Setting>,
+    vif: &mut BTreeMap<String, ConfigValue>,
 ) -> Result<(), CniError> {
     if !request.network.network_policy {
         return Ok(());

@@ -2,9 +2,9 @@
 //! rules.
 
 use crate::rule::PodRules;
-use abi::machine::{Control, Setting};
+use abi::machine::{ConfigValue, ControlRequest};
 use abi::reload::RulesChanged;
-use client::{Error, ask};
+use client::{Error, send_request};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -155,10 +155,14 @@ impl NodeMachine {
     }
 
     fn replace(&self, guest: &str, rules: &PodRules) -> Result<RulesChanged, Error> {
-        let guest = Setting::Section(BTreeMap::from([
-            ("name".to_owned(), Setting::Text(guest.to_owned())),
-            ("vif".to_owned(), Setting::List(vec![rules.section()])),
+        let guest = ConfigValue::Section(BTreeMap::from([
+            ("name".to_owned(), ConfigValue::Text(guest.to_owned())),
+            ("vif".to_owned(), ConfigValue::List(vec![rules.section()])),
         ]));
-        ask(&self.socket, &Control::Rules { guest }, ANSWER_TIMEOUT)
+        send_request(
+            &self.socket,
+            &ControlRequest::Rules { guest },
+            ANSWER_TIMEOUT,
+        )
     }
 }

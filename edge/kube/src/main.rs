@@ -1,6 +1,6 @@
 //! The program `grantway-kube`: see the crate `kube-edge`.
 
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use kube_edge::agent::{self, AgentSettings};
@@ -222,12 +222,12 @@ fn print(cluster: &Cluster, node_name: &str) -> anyhow::Result<()> {
                 rules.left_out
             ));
         }
-        let vif = Setting::List(vec![rules.section()]);
+        let vif = ConfigValue::List(vec![rules.section()]);
         output::json(&json!({
             "namespace": name.namespace,
             "pod": name.name,
             "addresses": pod.addresses,
-            "rules": Setting::Section(BTreeMap::from([("vif".to_owned(), vif)])),
+            "rules": ConfigValue::Section(BTreeMap::from([("vif".to_owned(), vif)])),
         }))?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::policy::PolicyPort;
 use crate::prefix::AddressBlock;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use std::collections::BTreeMap;
 
 /// Limit of rules of an interface.
@@ -73,8 +73,8 @@ impl PodRule {
     }
 
     /// Returns the rule as a section of a configuration file.
-    fn section(&self) -> Setting {
-        let text = |text: &str| Setting::Text(text.to_owned());
+    fn section(&self) -> ConfigValue {
+        let text = |text: &str| ConfigValue::Text(text.to_owned());
         let mut keys = BTreeMap::from([
             ("name".to_owned(), text(&self.name)),
             (
@@ -82,7 +82,7 @@ impl PodRule {
                 text(if self.is_allow { "allow" } else { "deny" }),
             ),
         ]);
-        let mut put = |key: &str, value: Setting| drop(keys.insert(key.to_owned(), value));
+        let mut put = |key: &str, value: ConfigValue| drop(keys.insert(key.to_owned(), value));
         let (direction, peer) = match self.direction {
             PolicyDirection::ToPod => ("to-guest", "source"),
             PolicyDirection::FromPod => ("from-guest", "destination"),
@@ -92,22 +92,22 @@ impl PodRule {
             put("state", text("new"));
         }
         if let Some(prefix) = self.peer {
-            put(peer, Setting::Text(prefix.to_string()));
+            put(peer, ConfigValue::Text(prefix.to_string()));
         }
         if let Some(ports) = &self.ports {
             put(
                 "protocol",
-                Setting::Number(ports.protocol().number().into()),
+                ConfigValue::Number(ports.protocol().number().into()),
             );
         }
         // Names of ports have been replaced by numbers.
         if let Some(PolicyPort::Range(_, first, last)) = &self.ports {
             put(
                 "destination_ports",
-                Setting::Text(format!("{first}-{last}")),
+                ConfigValue::Text(format!("{first}-{last}")),
             );
         }
-        Setting::Section(keys)
+        ConfigValue::Section(keys)
     }
 }
 
@@ -146,10 +146,10 @@ impl PodRules {
 
     /// Returns the interface's section of a request to the control socket.
     #[must_use]
-    pub fn section(&self) -> Setting {
+    pub fn section(&self) -> ConfigValue {
         let rules = self.rules.iter().map(PodRule::section);
-        let rules = Setting::List(rules.collect());
-        Setting::Section(BTreeMap::from([("rule".to_owned(), rules)]))
+        let rules = ConfigValue::List(rules.collect());
+        ConfigValue::Section(BTreeMap::from([("rule".to_owned(), rules)]))
     }
 
     /// Returns whether the pod is isolated in a direction.

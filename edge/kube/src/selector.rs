@@ -134,7 +134,7 @@ mod tests {
         /// A selector equals the conjunction of its parts, and each operator the negation of its
         /// counterpart.
         #[test]
-        fn parts_are_joined(
+        fn selector_is_the_conjunction_of_its_parts(
             labels in small_labels(),
             wanted in small_labels(),
             key in "[ab]",

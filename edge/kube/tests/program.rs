@@ -1,6 +1,6 @@
 //! Runs the program on the output of `kubectl get` and on other input.
 
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use config::live::{self, LiveConfig};
 use config::rule::{FirewallRule, RuleDirection, RuleState};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn as_replaced(rules: &Value) -> Vec<FirewallRule> {
     let parsed = config::parse("f", &file.text).unwrap();
     let mut live = live::machine(&parsed, &[file]).unwrap().live.unwrap();
     let mut running = LiveConfig::of(&live).unwrap();
-    let setting = |value: Value| serde_json::from_value::<Setting>(value).unwrap();
+    let setting = |value: Value| serde_json::from_value::<ConfigValue>(value).unwrap();
     let guest = json!({ "name": "pod", "vif": [{ "endpoint": "echo" }] });
     let added = running.add(&setting(guest)).unwrap();
     live.attached.insert(added.domain.name, added.guest);

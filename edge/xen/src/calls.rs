@@ -2,17 +2,19 @@
 //! confined program that serves clients, and those listed here. All others fail with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
-use confine::{COMMON, Call, CapabilitySet, Rights, SERVING, When, calls};
+use confine::{
+    AllowedCall, COMMON_CALLS, CallCondition, CapabilitySet, Rights, SERVER_CALLS, calls,
+};
 
 /// The process's rights, including the user that it switches to.
 pub const RIGHTS: Rights<'_> = Rights {
     name: "the driver domain",
     user: None,
-    keep: CapabilitySet::empty(),
+    capabilities: CapabilitySet::empty(),
     // The process serves guests even after the shell that started it has exited.
     ends_with_parent: false,
     files: None,
-    calls: &[COMMON, SERVING, OWN],
+    calls: &[COMMON_CALLS, SERVER_CALLS, OWN],
 };
 
 /// Requests of Xen's devices, and the request that makes a socket non-blocking.
@@ -22,18 +24,18 @@ const REQUESTS: [u64; 7] = {
     [bind, unbind, notify, map, unmap, copy, libc::FIONBIO]
 };
 
-const OWN: &[Call] = &calls! {
+const OWN: &[AllowedCall] = &calls! {
     // For Xen's devices and non-blocking sockets. No requests to TAPs are allowed.
-    SYS_ioctl When::OneOf(1, &REQUESTS);
+    SYS_ioctl CallCondition::OneOf(1, &REQUESTS);
     // For the deadlines of clients of the control socket.
-    SYS_setsockopt When::Is(1, libc::SOL_SOCKET as u64);
+    SYS_setsockopt CallCondition::Is(1, libc::SOL_SOCKET as u64);
     // For frames of a TAP or of a file in several pieces.
-    SYS_readv When::Always;
+    SYS_readv CallCondition::Always;
     // For the driver's sleep.
-    SYS_epoll_create1 When::Always;
-    SYS_epoll_ctl When::Always;
-    SYS_epoll_pwait2 When::Always;
-    SYS_eventfd2 When::Always;
+    SYS_epoll_create1 CallCondition::Always;
+    SYS_epoll_ctl CallCondition::Always;
+    SYS_epoll_pwait2 CallCondition::Always;
+    SYS_eventfd2 CallCondition::Always;
 };
 
 #[cfg(test)]
@@ -70,20 +72,20 @@ mod tests {
             0x5421,
         ];
         let sometimes = [
-            (SYS_ioctl, When::OneOf(1, REQUIRED)),
-            (SYS_setsockopt, When::Is(1, 1)),
-            (SYS_mmap, When::HasNot(2, 4)),
-            (SYS_mprotect, When::HasNot(2, 4)),
-            (SYS_clone, When::Has(0, 0x0001_0100)),
-            (SYS_prctl, When::Is(0, 15)),
-            (SYS_tgkill, When::Own(0)),
+            (SYS_ioctl, CallCondition::OneOf(1, REQUIRED)),
+            (SYS_setsockopt, CallCondition::Is(1, 1)),
+            (SYS_mmap, CallCondition::HasNot(2, 4)),
+            (SYS_mprotect, CallCondition::HasNot(2, 4)),
+            (SYS_clone, CallCondition::Has(0, 0x0001_0100)),
+            (SYS_prctl, CallCondition::Is(0, 15)),
+            (SYS_tgkill, CallCondition::Own(0)),
         ];
-        let always = ALWAYS.iter().map(|number| (*number, When::Always));
+        let always = ALWAYS.iter().map(|number| (*number, CallCondition::Always));
         let expected: BTreeMap<_, _> = always.chain(sometimes).collect();
         let calls = RIGHTS.calls.iter().copied().flatten();
         let calls: BTreeMap<_, _> = calls.map(|call| (call.number, call.when)).collect();
         assert_eq!(calls, expected);
-        assert!(RIGHTS.keep.is_empty() && RIGHTS.user.is_none() && RIGHTS.files.is_none());
+        assert!(RIGHTS.capabilities.is_empty() && RIGHTS.user.is_none() && RIGHTS.files.is_none());
     }
 
     /// Tries the calls under the filter, in a thread that exits afterwards.

@@ -4,7 +4,9 @@
 //! mailbox. It does not touch the data path.
 
 use crate::hypercall_counters::HypercallCounters;
-use abi::machine::{Control, ControlError, DomainReport, DomainStatus, Program, Relayed, Status};
+use abi::machine::{
+    ControlError, ControlRequest, DomainReport, DomainStatus, Program, Relayed, Status,
+};
 use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::MailboxClient;
 use runtime::platform::HypercallCount;
@@ -101,33 +103,35 @@ impl ControlServer {
         let mut line = String::new();
         BufReader::new(client.take(REQUEST_MAX)).read_line(&mut line)?;
         let request = serde_json::from_str(&line);
-        let ends = matches!(request, Ok(Control::Down));
+        let ends = matches!(request, Ok(ControlRequest::Down));
         let answer = match request {
-            Ok(Control::Status) => Ok(json!(self.status(begun))),
-            Ok(Control::Relay { domain, request }) if domain == DRIVER => {
-                let reply = asker.ask(request.as_bytes(), || self.ring());
+            Ok(ControlRequest::Status) => Ok(json!(self.status(begun))),
+            Ok(ControlRequest::Relay { domain, request }) if domain == DRIVER => {
+                let reply = asker.request(request.as_bytes(), || self.ring());
                 reply.map(|reply| {
                     let reply = String::from_utf8_lossy(&reply).into_owned();
                     json!(Relayed { reply })
                 })
             }
-            Ok(Control::Relay { domain, .. }) => {
+            Ok(ControlRequest::Relay { domain, .. }) => {
                 Err(format!("no domain {domain}; the only one is {DRIVER}"))
             }
-            Ok(Control::Grants) => {
+            Ok(ControlRequest::Grants) => {
                 Err("Xen has the grants: `xl debug-keys g` prints them to `xl dmesg`".to_owned())
             }
-            Ok(Control::Restart { .. }) => {
+            Ok(ControlRequest::Restart { .. }) => {
                 Err("the toolstack restarts guests; end this process and start it again".to_owned())
             }
-            Ok(Control::Attach { .. } | Control::Detach { .. } | Control::Reload { .. }) => {
-                Err("the toolstack attaches guests: `xl network-attach`".to_owned())
-            }
-            Ok(Control::Rules { .. }) => Err(
+            Ok(
+                ControlRequest::Attach { .. }
+                | ControlRequest::Detach { .. }
+                | ControlRequest::Reload { .. },
+            ) => Err("the toolstack attaches guests: `xl network-attach`".to_owned()),
+            Ok(ControlRequest::Rules { .. }) => Err(
                 "rules are for guests of `grantway up`; frames of Xen guests are not filtered"
                     .to_owned(),
             ),
-            Ok(Control::Down) => Ok(json!({})),
+            Ok(ControlRequest::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),
         };
         let answer = answer.unwrap_or_else(|error| json!(ControlError { error }));

@@ -133,7 +133,7 @@ fn open_socket(xdp: &Xdp, frames: Area, rings: ForeignWindow) -> Result<XdpDevic
     umem::register(&socket, &memory)?;
     // Before Linux 6.4 the rings of a bound socket cannot be mapped.
     for ring in wire.adopt_socket(socket.try_clone()?)?.ring_pages() {
-        let slot = xdp.rings_slot + ring.ring.place() * Ring::slots(xdp.entries);
+        let slot = xdp.rings_slot + ring.ring.index() * Ring::slots(xdp.entries);
         let place = rings.part(slot as usize, ring.pages as usize);
         let place = place.ok_or("the driver domain has too few slots")?;
         let offset = u64::from(ring.page) * PAGE as u64;
@@ -206,7 +206,7 @@ mod tests {
                 .device_control(0, XdpControl::Layout(ring).encode())
                 .unwrap();
             let layout = RingLayout::decode(encoded);
-            let slot = ring.place() * Ring::slots(PAGES);
+            let slot = ring.index() * Ring::slots(PAGES);
             let at = slot as usize * PAGE + usize::from(layout.producer);
             let producer = devices.rings().at(at, 4).unwrap().load_u32(0);
             assert_eq!(producer, Ok(0), "{ring:?}");

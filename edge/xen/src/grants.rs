@@ -9,7 +9,7 @@ use crate::dev::{
 };
 use abi::{GrantRef, GrantStatus, PAGE};
 use nic::Frame;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::io;
@@ -40,7 +40,7 @@ impl Staging {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             reads: Area::anonymous(ACCESSES_MAX * PAGE)?.span(),
-            headers: Area::anonymous(HEADERS * SNAPSHOT)?.span(),
+            headers: Area::anonymous(HEADERS * SNAPSHOT_MAX)?.span(),
             bounced: Area::anonymous(HEADERS * PAGE)?.span(),
         })
     }
@@ -123,7 +123,10 @@ impl GrantCopy {
         let written = |place: Span| place.write(bytes).is_ok().then_some(place);
         let own = self.below(frame).and_then(|place| place.sub(from, len));
         own.and_then(written).or_else(|| {
-            let cell = self.staging.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
+            let cell = self
+                .staging
+                .headers
+                .sub(n.checked_mul(SNAPSHOT_MAX)?, len)?;
             written(cell)
         })
     }

@@ -156,10 +156,10 @@ impl Journals {
         }
         let journal = |n: usize| {
             let at = PAGE + n * JOURNAL;
-            Journal::over(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
+            Journal::in_memory(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
         };
         let part = |at, bytes| self.cell(cell).sub(at, bytes).unwrap_or(Span::EMPTY);
-        let groups = MulticastFilter::over(part(GROUPS, MulticastFilter::BYTES));
+        let groups = MulticastFilter::in_memory(part(GROUPS, MulticastFilter::BYTES));
         if !resumes {
             groups.begin();
         }
@@ -167,8 +167,8 @@ impl Journals {
             cell,
             journals: [journal(0), journal(1)],
             groups,
-            hashing: Hashing::over(part(HASHING, Hashing::BYTES)),
-            request: TakenRequest::over(part(REQUEST, TakenRequest::BYTES)),
+            hashing: Hashing::in_memory(part(HASHING, Hashing::BYTES)),
+            request: TakenRequest::in_memory(part(REQUEST, TakenRequest::BYTES)),
         })
     }
 

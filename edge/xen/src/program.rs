@@ -142,7 +142,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
     let started = Started {
         domain_memory: home,
         platform,
-        calls: Rc::new(RefCell::new(Calls::refused())),
+        calls: Rc::new(RefCell::new(Calls::unavailable())),
         waiter,
         config: driver,
     };

@@ -1,7 +1,7 @@
 //! Lines of JSON from any client of a socket or a mailbox.
 
-use abi::machine::{Audit, Control, ControlError, Machine, Relayed, Status};
-use abi::mailbox::Request;
+use abi::machine::{Audit, ControlError, ControlRequest, Machine, Relayed, Status};
+use abi::mailbox::MailboxRequest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -10,9 +10,9 @@ use std::fmt::Debug;
 /// message is unchanged after a round trip.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
-        round_trips::<Control>(line);
+        round_trips::<ControlRequest>(line);
         round_trips::<Machine>(line);
-        round_trips::<Request>(line);
+        round_trips::<MailboxRequest>(line);
         round_trips::<Status>(line);
         round_trips::<Audit>(line);
         round_trips::<Relayed>(line);

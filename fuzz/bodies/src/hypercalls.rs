@@ -4,7 +4,7 @@ use crate::input::Input;
 use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp};
 use abi::connect::XenbusState;
 use abi::hypercall::{
-    Attach, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, RESULT, STATUS_WORD,
+    AttachTarget, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, RESULT, STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
@@ -324,7 +324,7 @@ fn codecs(input: &mut Input<'_>) {
     let map = MapOp::decode(words);
     assert_eq!(MapOp::decode(map.encode()), map);
     let [one, two, _] = words;
-    if let Some(attach) = Attach::decode([one % 4, two]) {
+    if let Some(attach) = AttachTarget::decode([one % 4, two]) {
         assert_eq!(attach.encode(), [one % 4, two]);
     }
     if let Some(state) = XenbusState::from_wire(one % 9) {

@@ -3,7 +3,7 @@
 use crate::input::Input;
 use abi::core::{
     BYTES, CoreMessage, CoreRequest, CoreStatus, Field, Message, NetdReply, NetdRequest, Record,
-    VERSION, WORDS, report_bytes, report_of,
+    VERSION, WORDS, decode_report, encode_report,
 };
 use abi::machine::Audit;
 
@@ -45,7 +45,7 @@ fn is_canonical<M: Message>(bytes: &[u8]) {
 }
 
 fn has_one_form<T: Field>(bytes: &[u8]) {
-    if let Some(report) = report_of::<T>(bytes) {
-        assert_eq!(report_bytes(&report), bytes);
+    if let Some(report) = decode_report::<T>(bytes) {
+        assert_eq!(encode_report(&report), bytes);
     }
 }

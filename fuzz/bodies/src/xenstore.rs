@@ -156,8 +156,8 @@ fn control_ring(input: &mut Input<'_>) {
     let page = |n: usize| memory.sub(n * PAGE, PAGE).expect("inside");
     let pages = || GrantedRingPages::new(Format::Xen, &[page(0)], Span::EMPTY).expect("one page");
     let guest = pages();
-    let hashing = Hashing::over(page(1).sub(0, Hashing::BYTES).expect("inside"));
-    let mut ring = ControlRing::new(pages(), TakenRequest::over(page(2)));
+    let hashing = Hashing::in_memory(page(1).sub(0, Hashing::BYTES).expect("inside"));
+    let mut ring = ControlRing::new(pages(), TakenRequest::in_memory(page(2)));
     let (ring_page, granted) = (page(0), input.bytes(32));
     for _ in 0..input.below(6) {
         for _ in 0..input.below(8) {

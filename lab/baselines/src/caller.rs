@@ -70,7 +70,7 @@ impl ClassicCaller {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
-                return Ok(Some(GrantResult::Made(Self::create(flips, call, words))));
+                return Ok(Some(GrantResult::Created(Self::create(flips, call, words))));
             }
             _ => return Ok(None),
         }

@@ -31,7 +31,7 @@ mod map;
 mod pages;
 mod usage;
 
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::{ConnId, DomId, GrantStatus, Handle};
 use caller::ClassicCaller;
 use flip::Exchanges;
@@ -95,24 +95,25 @@ impl Mechanism for Baselines {
         lock(&caller).call((&self.usage, &self.flips), &self.grants, space, call)
     }
 
-    fn knows(&self, handle: Handle) -> bool {
-        self.flips.knows(handle)
+    fn has_object(&self, handle: Handle) -> bool {
+        self.flips.has_exchange(handle)
     }
 
-    fn names(&self, id: DomId) -> bool {
-        self.flips.names(id) || self.usage.names(id)
+    fn refers_to(&self, id: DomId) -> bool {
+        self.flips.refers_to(id) || self.usage.refers_to(id)
     }
 
-    fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
-        self.flips.is_for(granter, conn)
+    fn has_object_for(&self, granter: DomId, conn: ConnId) -> bool {
+        self.flips.has_exchange_for(granter, conn)
     }
 
-    fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>> {
-        self.knows(op.table).then(|| self.flips.bind(user, op))
+    fn bind(&self, user: DomId, op: &BindOp) -> Option<Result<(), GrantStatus>> {
+        self.has_object(op.table).then(|| self.flips.bind(user, op))
     }
 
     fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>> {
-        self.knows(handle).then(|| self.flips.end(caller, handle))
+        self.has_object(handle)
+            .then(|| self.flips.end(caller, handle))
     }
 
     fn tear_down(&self, id: DomId) {

@@ -83,7 +83,7 @@ impl GrantUsage {
     }
 
     /// Returns whether a domain has a usage record.
-    pub(crate) fn names(&self, id: DomId) -> bool {
+    pub(crate) fn refers_to(&self, id: DomId) -> bool {
         self.parts().get(id).is_some()
     }
 }

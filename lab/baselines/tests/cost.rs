@@ -12,7 +12,7 @@ use serde_json::json;
 
 #[test]
 #[ignore = "measures"]
-fn cost_of_calls() {
+fn calls_cost_less_than_their_limits() {
     let mut plan = machine(1);
     plan.domains[0].cpus = vec![1];
     plan.domains[0].window_slots = 256;

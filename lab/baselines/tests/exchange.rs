@@ -5,7 +5,7 @@
 mod common;
 
 use abi::classic::TransferOp;
-use abi::hypercall::{Bind, HypercallKind};
+use abi::hypercall::{BindOp, HypercallKind};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, kill, machine};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl<'a> Pages<'a> {
         let (status, made) = daemon.call("g0", HypercallKind::ExchangeCreate, create);
         assert_eq!(status, 0, "{made}");
         let handle = Handle(made[1].as_u64().unwrap() as u32);
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(1),
             table: handle,
             first: Slot(0),

@@ -237,11 +237,11 @@ fn dead_granter_remains_mapped_until_unmapped() {
         lost: None,
     };
     rig.step(&kill);
-    assert!(rig.grants.lock().knows(DomId(1)));
+    assert!(rig.grants.lock().has_account(DomId(1)));
     rig.step(&map(1, false));
     assert_eq!(rig.mapped(DomId(0)), [(0, 2, true)]);
     rig.step(&unmap(0));
-    assert!(!rig.grants.lock().knows(DomId(1)));
+    assert!(!rig.grants.lock().has_account(DomId(1)));
     rig.end();
 }
 
@@ -251,7 +251,7 @@ fn user_killed_with_mappings_leaks_nothing() {
     for (of, lost) in [(0, Some(true)), (1, None)] {
         let of = DomId(of);
         rig.step(&Op::Kill { of, lost });
-        assert!(!rig.grants.lock().knows(of));
+        assert!(!rig.grants.lock().has_account(of));
     }
     rig.end();
 }

@@ -7,13 +7,13 @@ use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, PAGE};
 use driver::grants::GranterWindow;
 use nic::Frame;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use runtime::ledger::Hop;
 use shmem::{Area, Span};
 use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 
 /// Number of header snapshots per page.
-const HEADERS_PER_PAGE: usize = PAGE / SNAPSHOT;
+const HEADERS_PER_PAGE: usize = PAGE / SNAPSHOT_MAX;
 
 /// The grant mechanism for one guest.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl CopyGrants {
             .get(frame as usize)?
             .header()
             .get(from..from.checked_add(len)?)?;
-        let cell = self.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
+        let cell = self.headers.sub(n.checked_mul(SNAPSHOT_MAX)?, len)?;
         cell.write(bytes).ok()?;
         Some(cell)
     }

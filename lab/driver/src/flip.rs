@@ -9,9 +9,9 @@
 use crate::mapping::{MappedGrants, MappingPeriod};
 use crate::window;
 use abi::classic::TransferOp;
-use abi::hypercall::{Bind, HypercallKind};
+use abi::hypercall::{BindOp, HypercallKind};
 use abi::{GrantStatus, Handle, Slot};
-use driver::grants::{GranterWindow, copy_to, part};
+use driver::grants::{GranterWindow, copy_to, page_range};
 use nic::Frame;
 use runtime::call::OwnTable;
 use runtime::ledger::Hop;
@@ -49,7 +49,7 @@ impl FlipGrants {
         first: Slot,
         pages: u32,
     ) -> Result<Self, GrantStatus> {
-        guest.calls.borrow_mut().bind_table(&Bind {
+        guest.calls.borrow_mut().bind_table(&BindOp {
             granter: guest.domain,
             table: exchange,
             first,
@@ -85,7 +85,7 @@ impl FlipGrants {
         let page = self.page(slot);
         let copies = copies.get_mut(from..to).unwrap_or_default();
         for op in &mut *copies {
-            op.status = part(Some(page), op.offset, op.len)
+            op.status = page_range(Some(page), op.offset, op.len)
                 .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames));
         }
         match copies.first() {

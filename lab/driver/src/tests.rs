@@ -135,7 +135,7 @@ impl Monitor {
             state,
             _answering: answering,
             guest: GranterWindow {
-                calls: Rc::new(RefCell::new(Calls::over(page))),
+                calls: Rc::new(RefCell::new(Calls::with_page(page))),
                 domain: DOMAIN,
                 window,
                 first: Slot(FIRST),

@@ -2,7 +2,7 @@
 //! mapped pages.
 
 use abi::{GrantRef, GrantStatus, PAGE, Slot};
-use driver::grants::{GranterWindow, copy_to, fetch_start};
+use driver::grants::{GranterWindow, copy_to, prefetch_destination};
 use nic::Frame;
 use runtime::call::Calls;
 use shmem::Span;
@@ -50,7 +50,7 @@ pub(crate) fn copy_mapped(
         let dst = slot(op.gref)
             .ok()
             .and_then(|slot| span(guest, slot, op.offset, op.len));
-        dst.into_iter().for_each(fetch_start);
+        dst.into_iter().for_each(prefetch_destination);
     }
     for op in copies {
         op.status = match slot(op.gref) {

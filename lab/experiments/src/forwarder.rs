@@ -95,7 +95,7 @@ impl Forwarder {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn counters(&mut self) -> anyhow::Result<Counters> {
-        let answer = self.child.ask("mark", Duration::from_secs(30))?;
+        let answer = self.child.request("mark", Duration::from_secs(30))?;
         Ok(serde_json::from_value(answer)?)
     }
 }

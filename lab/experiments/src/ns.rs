@@ -76,7 +76,7 @@ impl NamedNamespace {
     fn order(&mut self, order: &Order) -> anyhow::Result<String> {
         let answer = self
             .holder
-            .ask(&serde_json::to_string(order)?, REPLY_TIMEOUT)?;
+            .request(&serde_json::to_string(order)?, REPLY_TIMEOUT)?;
         Ok(answer
             .get("out")
             .and_then(Value::as_str)

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_sides() {
+    fn metrics_have_units_and_better_sides() {
         assert_eq!(unit("throughput"), "Gb/s");
         assert_eq!(unit("cycles_per_packet.driver.hop.copy"), "cycles/packet");
         assert_eq!(unit("ratio.forwarder.throughput"), "");

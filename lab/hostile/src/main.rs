@@ -15,7 +15,7 @@ mod streams;
 
 use abi::machine::Status;
 use anyhow::{Context, Result, bail};
-use client::{Instance, Options};
+use client::{Instance, StartOptions};
 use flood::Flood;
 use machines::{AttackerRole, Behaviour, MachineUnderTest};
 use netdev::netns::Namespace;
@@ -141,9 +141,9 @@ fn observe(machine: MachineUnderTest, time: Duration) -> Result<Outcome> {
         .map(|_| namespace())
         .collect::<Result<_>>()?;
     let folder = tempfile::tempdir()?;
-    let options = Options {
+    let options = StartOptions {
         log: client::LogDestination::File(folder.path().join("log")),
-        ..Options::default()
+        ..StartOptions::default()
     };
     let socket = folder.path().join("vm.sock");
     let instance = Instance::start(&machine.machine(&places, &socket)?, &options)?;

@@ -3,7 +3,7 @@
 //! cost of isolation.
 
 use abi::{DomId, GrantRef, Handle};
-use driver::grants::{copy_to, fetch_and_copy_small_frames, fetch_start, part};
+use driver::grants::{copy_to, fetch_and_copy_small_frames, page_range, prefetch_destination};
 use nic::{Frame, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
@@ -26,11 +26,11 @@ impl Granter for Numbers {
     }
 
     /// Does nothing, because a pointer cannot be revoked.
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         left.extend(grefs.iter().map(|_| false));
     }
 
-    fn leave_idle(&mut self, _: GrantRef) -> bool {
+    fn revoke_if_unused(&mut self, _: GrantRef) -> bool {
         false
     }
 
@@ -67,7 +67,7 @@ impl Pointers {
     fn open(&self, accesses: &mut [GrantAccess]) {
         let before = self.ledger.enter(Hop::Grant);
         for access in accesses {
-            access.result = part(self.page(access.gref), access.offset, access.len);
+            access.result = page_range(self.page(access.gref), access.offset, access.len);
         }
         self.ledger.enter(before);
     }
@@ -102,11 +102,11 @@ impl GrantMechanism for Pointers {
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
         for op in &*copies {
-            let dst = part(self.page(op.gref), op.offset, op.len);
-            dst.into_iter().for_each(fetch_start);
+            let dst = page_range(self.page(op.gref), op.offset, op.len);
+            dst.into_iter().for_each(prefetch_destination);
         }
         for op in copies {
-            op.status = match part(self.page(op.gref), op.offset, op.len) {
+            op.status = match page_range(self.page(op.gref), op.offset, op.len) {
                 Ok(dst) => copy_to(dst, op.source, frames),
                 Err(status) => status,
             };
@@ -141,7 +141,7 @@ mod tests {
         }
         assert_eq!(pointers.page(GrantRef(0)), None);
         assert_eq!(pointers.page(GrantRef(5)), None);
-        assert!(part(pointers.page(grefs[3]), 4000, 96).is_ok());
-        assert!(part(pointers.page(grefs[3]), 4000, 97).is_err());
+        assert!(page_range(pointers.page(grefs[3]), 4000, 96).is_ok());
+        assert!(page_range(pointers.page(grefs[3]), 4000, 97).is_err());
     }
 }

@@ -10,7 +10,7 @@ use crate::grants::{Numbers, Pointers};
 use crate::platform::Threads;
 use abi::layout::{fd, info, mailbox};
 use abi::machine::{DomainSpec, Machine, Program};
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
 use guest::interface::Interface;
@@ -18,7 +18,7 @@ use runtime::call::Calls;
 use runtime::mailbox::MailboxClient;
 use runtime::platform::{ConnectRecord, Doorbell};
 use runtime::processes::EventDoorbell;
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, rejected_error};
 use runtime::wait::Waiter;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -120,7 +120,7 @@ fn stat([driver, guest]: &mut [MailboxQueries; 2]) -> Result<Value, String> {
 
 /// Returns the error for two threads that cannot be connected.
 fn apart(why: impl ToString) -> StartError {
-    refused("joining both threads", io::Error::other(why.to_string()))
+    rejected_error("joining both threads", io::Error::other(why.to_string()))
 }
 
 /// Connects the driver's ports to the guest's interfaces, which have the same number and order.
@@ -209,12 +209,12 @@ impl Half {
         let mut cpus = CpuSet::new();
         self.domain.cpus.iter().for_each(|&cpu| cpus.set(cpu));
         if !self.domain.cpus.is_empty() {
-            sched_setaffinity(None, &cpus).map_err(|why| refused("its CPUs", why))?;
+            sched_setaffinity(None, &cpus).map_err(|why| rejected_error("its CPUs", why))?;
         }
         Ok(Started {
             domain_memory: self.domain_memory,
             platform: Rc::new(Threads::new(other, self.domain_memory.window)),
-            calls: Rc::new(RefCell::new(Calls::refused())),
+            calls: Rc::new(RefCell::new(Calls::unavailable())),
             waiter: Waiter::new(self.epoll, self.event, self.domain_memory.info.span()),
             config: serde_json::from_str(&self.domain.config)?,
         })
@@ -230,8 +230,8 @@ struct MailboxQueries {
 
 impl MailboxQueries {
     fn stat(&mut self) -> Result<Value, String> {
-        let text = serde_json::to_vec(&Request::Stat).map_err(|error| error.to_string())?;
-        let reply = self.asker.ask(&text, || self.bell.ring());
+        let text = serde_json::to_vec(&MailboxRequest::Stat).map_err(|error| error.to_string())?;
+        let reply = self.asker.request(&text, || self.bell.ring());
         let reply = reply.map_err(|error| format!("{}: {error}", self.name))?;
         serde_json::from_slice(&reply).map_err(|error| error.to_string())
     }

@@ -5,7 +5,7 @@
 use crate::core::CoreError;
 use crate::window_slots::Ports;
 use abi::layout::mailbox;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 
 /// Interval of attempts.
 const RETRY_NS: u64 = 5_000_000;
@@ -35,7 +35,7 @@ impl WorkerCall {
     ///
     /// # Errors
     /// Returns an error if the request does not fit into a mailbox.
-    pub(crate) fn new(worker: usize, conn: u32, request: &Request) -> Result<Self, String> {
+    pub(crate) fn new(worker: usize, conn: u32, request: &MailboxRequest) -> Result<Self, String> {
         let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         if request.len() > mailbox::IN_MAX {
             return Err(format!(
@@ -58,7 +58,7 @@ impl WorkerCall {
     /// Returns the errors of [`WorkerCall::new`].
     pub(crate) fn of_ports(
         ports: &Ports,
-        request: impl Fn(String) -> Request,
+        request: impl Fn(String) -> MailboxRequest,
     ) -> Result<Vec<Self>, String> {
         let mut calls = Vec::new();
         for (&worker, vifs) in ports {

@@ -1,7 +1,7 @@
 //! The next request for a domain: a pure function of its goal and its state.
 
 use super::view::{DomainView, StartStage, WorkerView};
-use super::{CallState, Goal, Life, LifePhase, NeededDevices};
+use super::{CallState, Goal, LifePhase, Lifecycle, NeededDevices};
 use abi::core::Stage;
 
 /// A request to the core, to netd through the core, or to a worker through its mailbox.
@@ -36,10 +36,10 @@ pub(crate) enum LifeStep {
 }
 
 /// Returns the next step for a domain.
-pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
+pub(crate) fn step(life: &Lifecycle, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     let is_down = matches!(life.phase, LifePhase::Down { .. });
     match life.goal {
-        Goal::Gone => remove(life, view, now_ns),
+        Goal::Removed => remove(life, view, now_ns),
         _ if life.end.is_some() && can_end(life, view) => LifeStep::Do(LifeAction::End),
         Goal::Held => LifeStep::Wait(None),
         Goal::Up => {
@@ -62,15 +62,15 @@ pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep 
 }
 
 /// Returns whether the domain has a process or resources that [`LifeAction::End`] removes.
-fn can_end(life: &Life, view: &DomainView<'_>) -> bool {
+fn can_end(life: &Lifecycle, view: &DomainView<'_>) -> bool {
     match view.stage {
         Some(Stage::Starting | Stage::Running) => true,
         Some(Stage::Built) => matches!(life.phase, LifePhase::Down { .. }),
-        Some(Stage::Ending | Stage::Gone) | None => false,
+        Some(Stage::Ending | Stage::TornDown) | None => false,
     }
 }
 
-fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
+fn start(life: &Lifecycle, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     let LifePhase::Down { start_ns, .. } = life.phase else {
         return LifeStep::Wait(None);
     };
@@ -111,7 +111,7 @@ fn if_ready(is_ready: bool, action: LifeAction) -> LifeStep {
 }
 
 /// Returns the next step for the calls to workers; `None` if all are done.
-fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
+fn calls(life: &Lifecycle, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     let pending = life.calls.iter().enumerate();
     let mut pending = pending.filter(|(_, call)| !call.is_done()).peekable();
     pending.peek()?;
@@ -119,7 +119,7 @@ fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     for (number, call) in pending {
         let worker = view.workers.get(&call.worker).copied();
         match (worker.unwrap_or(WorkerView::Dead), call.state) {
-            (WorkerView::Dead, _) if life.goal == Goal::Gone => {
+            (WorkerView::Dead, _) if life.goal == Goal::Removed => {
                 return Some(LifeStep::Do(LifeAction::Drop(number)));
             }
             (WorkerView::Running, CallState::Due(at)) if now_ns >= at => {
@@ -134,7 +134,7 @@ fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     Some(LifeStep::Wait(wake_ns))
 }
 
-fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
+fn remove(life: &Lifecycle, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     if life.end.is_some() {
         return LifeStep::Do(LifeAction::End);
     }
@@ -147,8 +147,8 @@ fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     match view.stage {
         _ if life.is_forgotten => LifeStep::Do(LifeAction::Close),
         None => LifeStep::Do(LifeAction::Close),
-        Some(Stage::Gone) if now_ns < life.forget_ns => LifeStep::Wait(Some(life.forget_ns)),
-        Some(Stage::Gone) => LifeStep::Do(LifeAction::Forget),
+        Some(Stage::TornDown) if now_ns < life.forget_ns => LifeStep::Wait(Some(life.forget_ns)),
+        Some(Stage::TornDown) => LifeStep::Do(LifeAction::Forget),
         Some(_) => LifeStep::Wait(None),
     }
 }

@@ -27,12 +27,12 @@ fn an_outage_counts_in_the_class_that_bounds_it() {
 
 #[test]
 fn a_resumed_domain_that_runs_is_settled() {
-    let resumed = |stage| Life::resume(0, Some(10), Restarts::default(), Some(stage), 7);
+    let resumed = |stage| Lifecycle::resume(0, Some(10), Restarts::default(), Some(stage), 7);
     let mut life = resumed(Stage::Running);
     assert!(life.is_settled());
     life.restart("requested");
     assert!(!life.is_settled());
-    assert!(!resumed(Stage::Gone).is_settled(), "it must be started");
+    assert!(!resumed(Stage::TornDown).is_settled(), "it must be started");
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn pauses_double_up_to_their_limit() {
 
 #[test]
 fn starts_that_never_succeed_back_off_to_seconds() {
-    let mut life = Life::resume(0, Some(20), Restarts::default(), Some(Stage::Gone), 0);
-    let pause_ms = |life: &Life| match life.phase {
+    let mut life = Lifecycle::resume(0, Some(20), Restarts::default(), Some(Stage::TornDown), 0);
+    let pause_ms = |life: &Lifecycle| match life.phase {
         LifePhase::Down { start_ns, .. } => start_ns / 1_000_000,
         _ => panic!("the domain is not down: {life:?}"),
     };
@@ -75,7 +75,7 @@ fn starts_that_never_succeed_back_off_to_seconds() {
         view.stage = Some(Stage::Running);
         life.started(0);
         life.observe(&view, 0);
-        view.stage = Some(Stage::Gone);
+        view.stage = Some(Stage::TornDown);
         life.observe(&view, run_ns);
         pause_ms(&life) - run_ns / 1_000_000
     };
@@ -93,7 +93,7 @@ fn a_first_start_waits_for_a_busy_device() {
         is_busy,
     };
     let busy = || ((2, 0), refusal(true));
-    let mut life = Life::new(2, Some(10), 7);
+    let mut life = Lifecycle::new(2, Some(10), 7);
     life.opened(vec![busy()], 7);
     assert!(matches!(&life.devices, NeededDevices::Busy(all) if *all == [(2, 0)]));
     life.opened(vec![busy()], 6 + REMOVAL_NS);
@@ -106,7 +106,7 @@ fn a_first_start_waits_for_a_busy_device() {
     // The permanent refusal is reported, not the temporary one.
     let both = vec![busy(), ((2, 1), refusal(false))];
     assert_eq!(
-        Life::new(2, None, 7).opened(both, 8),
+        Lifecycle::new(2, None, 7).opened(both, 8),
         failed(refusal(false))
     );
 }

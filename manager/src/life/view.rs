@@ -38,7 +38,7 @@ pub(crate) enum StartStage {
 pub(crate) enum WorkerView {
     Running,
     /// The worker is about to restart.
-    Away,
+    Restarting,
     /// The worker is not restarted.
     Dead,
 }

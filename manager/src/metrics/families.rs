@@ -28,7 +28,7 @@ const WAIT_BOUNDS: [(&str, u64); 10] = [
 const DEPTH_MAX: usize = 6;
 
 /// Returns all families of a snapshot.
-pub(crate) fn all(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
+pub(crate) fn metric_families(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
     let domains_now = &snapshot.status.domains;
     names.retain(
         |name| domains_now.iter().any(|domain| domain.name == name),
@@ -170,7 +170,7 @@ fn processors(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) 
         };
         let hops = object(ledger.and_then(|ledger| ledger.get("hops")));
         let cycles = counts(hops, |hop| hop.get("cycles")?.as_u64());
-        for (hop, cycles) in names.sums(domain, "hop", cycles) {
+        for (hop, cycles) in names.sum_by_name(domain, "hop", cycles) {
             let ns = u128::from(cycles) * 1_000_000_000 / u128::from(hz);
             let ns = u64::try_from(ns).unwrap_or(u64::MAX);
             by_hop.push(seconds([("domain", domain), ("hop", hop)], ns));
@@ -210,7 +210,7 @@ fn traffic(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
             bytes.push(sample(labels(outbound), out_bytes));
         }
         let dropped = counts(object(stat.get("drops")), Value::as_u64);
-        for (reason, count) in names.sums(domain, "reason", dropped) {
+        for (reason, count) in names.sum_by_name(domain, "reason", dropped) {
             drops.push(sample([("domain", domain), ("reason", reason)], count));
         }
     }
@@ -234,7 +234,7 @@ fn lro(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
         let counted = found
             .into_iter()
             .flat_map(|reasons| counts(reasons, Value::as_u64));
-        for (reason, count) in names.sums(domain, "flushed", counted) {
+        for (reason, count) in names.sum_by_name(domain, "flushed", counted) {
             flushed.push(sample([("domain", domain), ("reason", reason)], count));
         }
         let sum_ns = count("wait_sum_ns").unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Gathers the input of all metrics as a client of the main loop, by lines of JSON.
 
-use abi::machine::{Audit, Control, ControlError, Relayed, Status};
-use abi::mailbox::Request;
+use abi::machine::{Audit, ControlError, ControlRequest, Relayed, Status};
+use abi::mailbox::MailboxRequest;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -49,11 +49,11 @@ pub(crate) struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GatherError {
     /// The answer has not arrived in time.
-    Late,
+    TimedOut,
     /// The main loop refused the request, with this text.
     Refused(String),
     /// The main loop has exited.
-    Gone,
+    Closed,
 }
 
 /// A client of the main loop.
@@ -87,10 +87,10 @@ impl Scraper {
     pub(crate) fn gather(&mut self) -> Result<Snapshot, GatherError> {
         let began = Instant::now();
         let end = began + self.gather_timeout;
-        let status: Status = self.request(&Control::Status, end)?;
-        let audit = match self.request(&Control::Grants, end) {
+        let status: Status = self.request(&ControlRequest::Status, end)?;
+        let audit = match self.request(&ControlRequest::Grants, end) {
             Ok(audit) => Some(audit),
-            Err(GatherError::Gone) => return Err(GatherError::Gone),
+            Err(GatherError::Closed) => return Err(GatherError::Closed),
             Err(_) => None,
         };
         let alive = status.domains.iter().filter(|domain| domain.alive);
@@ -101,7 +101,7 @@ impl Scraper {
         for name in names {
             match self.stat(name, end.min(Instant::now() + self.domain)) {
                 Ok(stat) => drop(stats.insert(name.to_owned(), stat)),
-                Err(GatherError::Gone) => return Err(GatherError::Gone),
+                Err(GatherError::Closed) => return Err(GatherError::Closed),
                 Err(_) => silent.push(name.to_owned()),
             }
         }
@@ -117,13 +117,13 @@ impl Scraper {
     /// Requests the statistics of a domain. Those of a driver domain with many ports have several
     /// replies.
     fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, GatherError> {
-        let mut stat: Value = self.relay(domain, &Request::Stat, end)?;
+        let mut stat: Value = self.relay(domain, &MailboxRequest::Stat, end)?;
         for _ in 0..REPLIES_MAX {
             let next = stat.get("next").and_then(Value::as_u64);
             let Some(first) = next.and_then(|next| u32::try_from(next).ok()) else {
                 return Ok(stat);
             };
-            let page: PortsPage = self.relay(domain, &Request::Ports { first }, end)?;
+            let page: PortsPage = self.relay(domain, &MailboxRequest::Ports { first }, end)?;
             if let Some(stat) = stat.as_object_mut() {
                 if let Some(ports) = stat.get_mut("ports").and_then(Value::as_object_mut) {
                     ports.extend(page.ports);
@@ -137,23 +137,23 @@ impl Scraper {
     fn relay<T: DeserializeOwned>(
         &mut self,
         domain: &str,
-        request: &Request,
+        request: &MailboxRequest,
         end: Instant,
     ) -> Result<T, GatherError> {
         let refused = |error: serde_json::Error| GatherError::Refused(error.to_string());
         let request = serde_json::to_string(request).map_err(refused)?;
         let domain = domain.to_owned();
-        let relayed: Relayed = self.request(&Control::Relay { domain, request }, end)?;
+        let relayed: Relayed = self.request(&ControlRequest::Relay { domain, request }, end)?;
         serde_json::from_str(&relayed.reply).map_err(refused)
     }
 
     fn request<T: DeserializeOwned>(
         &mut self,
-        request: &Control,
+        request: &ControlRequest,
         end: Instant,
     ) -> Result<T, GatherError> {
         if Instant::now() >= end {
-            return Err(GatherError::Late);
+            return Err(GatherError::TimedOut);
         }
         while self.unanswered >= UNANSWERED_MAX {
             self.line(end)?;
@@ -164,7 +164,7 @@ impl Scraper {
         line.push(b'\n');
         // All unanswered requests fit into the socket's buffer.
         if rustix::io::write(&self.stream, &line) != Ok(line.len()) {
-            return Err(GatherError::Gone);
+            return Err(GatherError::Closed);
         }
         self.unanswered += 1;
         // Late answers to earlier requests precede the answer to this one.
@@ -193,15 +193,15 @@ impl Scraper {
             }
             searched = self.input.len();
             if searched > ANSWER_MAX {
-                return Err(GatherError::Gone);
+                return Err(GatherError::Closed);
             }
             let mut chunk = [0; CHUNK];
             match rustix::io::read(&self.stream, &mut chunk) {
-                Ok(0) => return Err(GatherError::Gone),
+                Ok(0) => return Err(GatherError::Closed),
                 Ok(n) => self.input.extend(chunk.get(..n).unwrap_or_default()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(end)?,
-                Err(_) => return Err(GatherError::Gone),
+                Err(_) => return Err(GatherError::Closed),
             }
         }
     }
@@ -209,7 +209,7 @@ impl Scraper {
     fn wait(&self, end: Instant) -> Result<(), GatherError> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(GatherError::Late);
+            return Err(GatherError::TimedOut);
         }
         let source = ((), self.stream.as_fd(), PollFlags::IN);
         // After a timeout, the next read fails with `EAGAIN`.
@@ -250,12 +250,12 @@ pub(crate) mod tests {
             let mut unanswered = Vec::new();
             for line in BufReader::new(&theirs).lines() {
                 let line = line.unwrap();
-                let control: Control = serde_json::from_str(&line).unwrap();
+                let control: ControlRequest = serde_json::from_str(&line).unwrap();
                 got.push(line);
                 let answer = match control {
-                    Control::Status => compact(STATUS),
-                    Control::Grants => compact(AUDIT),
-                    Control::Relay { domain, request } => {
+                    ControlRequest::Status => compact(STATUS),
+                    ControlRequest::Grants => compact(AUDIT),
+                    ControlRequest::Relay { domain, request } => {
                         let reply = match (domain.as_str(), request.contains("ports")) {
                             ("driver", false) => compact(DRIVER).replacen('{', MORE, 1),
                             ("driver", true) => LAST_PORT.to_owned(),
@@ -323,6 +323,9 @@ pub(crate) mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);
-        assert_eq!(Scraper::new(ours).gather().unwrap_err(), GatherError::Gone);
+        assert_eq!(
+            Scraper::new(ours).gather().unwrap_err(),
+            GatherError::Closed
+        );
     }
 }

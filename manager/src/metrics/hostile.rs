@@ -40,13 +40,13 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
             let line = whole.trim_ascii_start();
             assert!(line.starts_with(b"GET /metrics") || line.starts_with(b"HEAD /metrics"));
             let text = "x 1\n";
-            let answer = request::answer("200 OK", format.content_type(), text, has_text);
+            let answer = request::response("200 OK", format.content_type(), text, has_text);
             (200, answer, text)
         }
         Err((status, why)) => {
             let code = status.get(..3).and_then(|code| code.parse().ok());
             let code = code.expect("a status begins with its code");
-            (code, request::sentence(status, why, has_text), why)
+            (code, request::text_response(status, why, has_text), why)
         }
     };
     assert_one_response(&answer, status, text, has_text);

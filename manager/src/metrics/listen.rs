@@ -60,7 +60,7 @@ impl ScrapeListener {
         };
         let may = self.user.is_none_or(|user| {
             // Groups have rights only at the control socket.
-            let right = |peer| access::of_client(&Access::default(), user, peer);
+            let right = |peer| access::right_of_client(&Access::default(), user, peer);
             ClientIdentity::of(&socket).and_then(right).is_some()
         });
         Ok(may.then_some(socket))
@@ -177,7 +177,7 @@ pub(crate) fn serve(
             match ready {
                 ReadySocket::Connection(place) => {
                     if let Some(connection) = connections.get_mut(place)
-                        && serve_connection(connection, &mut text) == Err(GatherError::Gone)
+                        && serve_connection(connection, &mut text) == Err(GatherError::Closed)
                     {
                         return;
                     }
@@ -261,15 +261,17 @@ fn serve_connection(
         return Ok(());
     };
     let answer = match format.map(|format| (format, text(format))) {
-        Err((status, why)) => request::sentence(status, why, has_text),
-        Ok((format, Ok(text))) => request::answer("200 OK", format.content_type(), &text, has_text),
-        Ok((_, Err(GatherError::Gone))) => return Err(GatherError::Gone),
-        Ok((_, Err(GatherError::Late))) => {
+        Err((status, why)) => request::text_response(status, why, has_text),
+        Ok((format, Ok(text))) => {
+            request::response("200 OK", format.content_type(), &text, has_text)
+        }
+        Ok((_, Err(GatherError::Closed))) => return Err(GatherError::Closed),
+        Ok((_, Err(GatherError::TimedOut))) => {
             let why = "the manager has not answered in time\n";
-            request::sentence("503 Service Unavailable", why, has_text)
+            request::text_response("503 Service Unavailable", why, has_text)
         }
         Ok((_, Err(GatherError::Refused(why)))) => {
-            request::sentence("503 Service Unavailable", &format!("{why}\n"), has_text)
+            request::text_response("503 Service Unavailable", &format!("{why}\n"), has_text)
         }
     };
     connection.answer(answer);

@@ -146,7 +146,7 @@ impl MetricSource {
 
 /// Returns the text in each format.
 fn texts(snapshot: &Snapshot, names: &mut SeriesNames) -> [Arc<str>; 2] {
-    let families = families::all(snapshot, names);
+    let families = families::metric_families(snapshot, names);
     [MetricFormat::OpenMetrics, MetricFormat::Text].map(|format| {
         let mut text = MetricText::new(format);
         for (family, samples) in &families.0 {

@@ -30,7 +30,7 @@ struct DomainNames {
 
 impl SeriesNames {
     /// Returns the sums of the counts, by shown name.
-    pub(crate) fn sums<'a>(
+    pub(crate) fn sum_by_name<'a>(
         &mut self,
         domain: &str,
         kind: &'static str,
@@ -38,7 +38,7 @@ impl SeriesNames {
     ) -> BTreeMap<&'a str, u64> {
         let mut sums = BTreeMap::new();
         for (name, count) in counts {
-            let name = self.shown(domain, kind, name);
+            let name = self.bounded_name(domain, kind, name);
             let sum: &mut u64 = sums.entry(name).or_default();
             *sum = sum.saturating_add(count);
         }
@@ -46,7 +46,12 @@ impl SeriesNames {
     }
 
     /// Returns the name, or [`OTHER`] if the name is invalid or exceeds the limit.
-    pub(crate) fn shown<'a>(&mut self, domain: &str, kind: &'static str, name: &'a str) -> &'a str {
+    pub(crate) fn bounded_name<'a>(
+        &mut self,
+        domain: &str,
+        kind: &'static str,
+        name: &'a str,
+    ) -> &'a str {
         let names = self.0.entry(domain.to_owned()).or_default();
         shown_of(names.by_kind.entry(kind).or_default(), NAMES_MAX, name)
     }
@@ -63,7 +68,7 @@ impl SeriesNames {
     pub(super) fn port<'a>(&mut self, domain: &str, vifs: &Vifs, port: &'a str) -> &'a str {
         match vifs.contains(port) {
             true => port,
-            false => self.shown(domain, "port", port),
+            false => self.bounded_name(domain, "port", port),
         }
     }
 
@@ -104,14 +109,18 @@ mod tests {
         let mut names = SeriesNames::default();
         let mut shown = BTreeSet::new();
         for n in 0..10 * NAMES_MAX {
-            shown.insert(names.shown("driver", "reason", &format!("r{n}")).to_owned());
+            shown.insert(
+                names
+                    .bounded_name("driver", "reason", &format!("r{n}"))
+                    .to_owned(),
+            );
         }
         assert_eq!(shown.len(), NAMES_MAX + 1);
         assert!(shown.contains(OTHER));
-        assert_eq!(names.shown("driver", "reason", "r1"), "r1");
-        assert_eq!(names.shown("web", "reason", "r999"), "r999");
+        assert_eq!(names.bounded_name("driver", "reason", "r1"), "r1");
+        assert_eq!(names.bounded_name("web", "reason", "r999"), "r999");
         names.retain(|domain| domain != "driver", &Vifs::new());
-        assert_eq!(names.shown("driver", "reason", "r999"), "r999");
+        assert_eq!(names.bounded_name("driver", "reason", "r999"), "r999");
     }
 
     #[test]
@@ -146,9 +155,9 @@ mod tests {
             ("ü", 8),
             (&long, 16),
         ];
-        let sums = SeriesNames::default().sums("d", "reason", counts);
+        let sums = SeriesNames::default().sum_by_name("d", "reason", counts);
         assert_eq!(sums, BTreeMap::from([("a_b.c-1", 1), (OTHER, 30)]));
-        let most = SeriesNames::default().sums("d", "reason", [("a", u64::MAX), ("a", 1)]);
+        let most = SeriesNames::default().sum_by_name("d", "reason", [("a", u64::MAX), ("a", 1)]);
         assert_eq!(most["a"], u64::MAX);
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<HttpRequest> {
 }
 
 /// Returns the bytes of an answer. The connection is closed after it.
-pub(crate) fn answer(status: &str, content_type: &str, text: &str, has_text: bool) -> Vec<u8> {
+pub(crate) fn response(status: &str, content_type: &str, text: &str, has_text: bool) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
@@ -73,8 +73,8 @@ pub(crate) fn answer(status: &str, content_type: &str, text: &str, has_text: boo
 }
 
 /// Returns an answer that consists of a sentence.
-pub(crate) fn sentence(status: &str, text: &str, has_text: bool) -> Vec<u8> {
-    answer(status, "text/plain; charset=utf-8", text, has_text)
+pub(crate) fn text_response(status: &str, text: &str, has_text: bool) -> Vec<u8> {
+    response(status, "text/plain; charset=utf-8", text, has_text)
 }
 
 #[cfg(test)]
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn an_answer_to_head_has_the_length_of_the_text() {
-        let head = answer("200 OK", "text/plain", "abc", false);
+        let head = response("200 OK", "text/plain", "abc", false);
         let text = String::from_utf8(head).unwrap();
         assert!(
             text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\n"),
             "{text}"
         );
-        let whole = sentence("404 Not Found", "no\n", true);
+        let whole = text_response("404 Not Found", "no\n", true);
         let text = String::from_utf8(whole).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\nno\n"));
     }

@@ -14,16 +14,16 @@
 //! [`step()`]: crate::life::step()
 
 use super::ManagerServer;
-use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin};
+use super::edits::{EDIT_TIMEOUT_NS, EditKind, EditOrigin, PendingEdit};
 use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
-use crate::life::{Life, WorkerCall};
+use crate::life::{Lifecycle, WorkerCall};
 use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
 use abi::core::CoreRequest;
 use abi::journal::Level;
-use abi::machine::{Attached, Setting};
-use abi::mailbox::Request;
+use abi::machine::{Attached, ConfigValue};
+use abi::mailbox::MailboxRequest;
 use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
 
@@ -36,7 +36,12 @@ impl ManagerServer<'_> {
 
     /// Begins to attach a guest for a client. If a guest of the same name is being detached, the
     /// attach waits for its removal: its namespace may have been deleted and created again.
-    pub(super) fn attach_for(&mut self, id: u64, guest: Setting, now: u64) -> Result<(), String> {
+    pub(super) fn attach_for(
+        &mut self,
+        id: u64,
+        guest: ConfigValue,
+        now: u64,
+    ) -> Result<(), String> {
         let name = state::name_of(&guest).unwrap_or_default().to_owned();
         if self.is_detaching(&name) {
             let until_ns = Some(now.saturating_add(EDIT_TIMEOUT_NS));
@@ -57,7 +62,7 @@ impl ManagerServer<'_> {
     /// Attaches guests whose clients waited for the removal of a guest of the same name.
     pub(super) fn attach_freed(&mut self, now: u64) {
         let is_detaching =
-            |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_detaching(name));
+            |guest: &ConfigValue| state::name_of(guest).is_some_and(|name| self.is_detaching(name));
         let is_due = |(&id, client): (&u64, &Client)| match &client.waits {
             ClientWait::Free(guest) if !is_detaching(guest) => Some((id, guest.clone())),
             _ => None,
@@ -74,14 +79,14 @@ impl ManagerServer<'_> {
     pub(super) fn begin_attach(
         &mut self,
         origin: EditOrigin,
-        guest: &Setting,
+        guest: &ConfigValue,
         now: u64,
     ) -> Result<(), String> {
         let user = self.user_of(origin, state::name_of(guest).unwrap_or_default());
         let config = live_config(&mut self.config, self.state.spec())?;
         let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
-        if origin != EditOrigin::Before {
+        if origin != EditOrigin::PreviousMachine {
             // This guest replaces the saved guest of the same name.
             self.remove_saved_guest(&name);
         }
@@ -90,7 +95,7 @@ impl ManagerServer<'_> {
             return Err(format!("the core cannot store the state: {why}"));
         }
         self.wait_for_change(origin);
-        let edit = Edit {
+        let edit = PendingEdit {
             place,
             began_ns: now,
             kind: EditKind::Attach(admitted),
@@ -99,7 +104,8 @@ impl ManagerServer<'_> {
         self.begin_edit(name, edit);
         let domain = self.state.domain(place);
         let pause_ms = domain.and_then(|domain| domain.restart_pause_ms);
-        self.lives.insert(place, Life::new(place, pause_ms, now));
+        self.lives
+            .insert(place, Lifecycle::new(place, pause_ms, now));
         Ok(())
     }
 
@@ -108,7 +114,7 @@ impl ManagerServer<'_> {
         match origin {
             EditOrigin::Client(id) => self.clients.get(&id)?.user,
             EditOrigin::Reload => self.reload.as_ref()?.progress.user(),
-            EditOrigin::Before => self.state.spec().saved_guest(name)?.origin.user,
+            EditOrigin::PreviousMachine => self.state.spec().saved_guest(name)?.origin.user,
         }
     }
 
@@ -151,21 +157,21 @@ impl ManagerServer<'_> {
                 }
             }
         }
-        let calls = WorkerCall::of_ports(&vifs, |vif| Request::Attach { vif })?;
+        let calls = WorkerCall::of_ports(&vifs, |vif| MailboxRequest::Attach { vif })?;
         self.state.edit_guest(&name, |guest| guest.ports = vifs);
         Ok(calls)
     }
 
     /// Continues reattachments, reloads and edits of waiting clients, and drives all domains.
-    pub(super) fn change(&mut self, now: u64) {
+    pub(super) fn continue_changes(&mut self, now: u64) {
         if !self.can_restart() {
-            return self.drive(now);
+            return self.advance_domains(now);
         }
         self.reattach_saved_guests(now);
         // The next step may begin: the reports about the previous step have been received.
         self.reload_turn(now);
         self.nics_opened(now);
-        self.drive(now);
+        self.advance_domains(now);
         self.answer_restarted(now);
         self.attach_freed(now);
         self.try_store_state(now);
@@ -173,7 +179,7 @@ impl ManagerServer<'_> {
 
     /// Records that a domain is up for the first time. An attached guest is then a member of the
     /// machine, also for the next manager.
-    pub(super) fn is_up(&mut self, place: usize, name: &str, now: u64) {
+    pub(super) fn record_up(&mut self, place: usize, name: &str, now: u64) {
         if !self.is_attaching(name) {
             return;
         }
@@ -181,7 +187,7 @@ impl ManagerServer<'_> {
             .edit_guest(name, |guest| guest.is_changing = false);
         self.journal.mark_restarts_stale();
         if let Err(CoreError { why, .. }) = self.store_state() {
-            return self.fail(name, format!("the core cannot store the state: {why}"));
+            return self.fail_attach(name, format!("the core cannot store the state: {why}"));
         }
         let Some(edit) = self.end_edit(name) else {
             return;
@@ -189,7 +195,7 @@ impl ManagerServer<'_> {
         let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {
             return;
         };
-        if edit.origins.contains(&(EditOrigin::Before, None)) {
+        if edit.origins.contains(&(EditOrigin::PreviousMachine, None)) {
             self.remove_saved_guest(name);
         }
         let line = format!("{name}: attached");
@@ -210,12 +216,12 @@ impl ManagerServer<'_> {
             warnings: warnings.collect(),
         };
         for (origin, _) in edit.origins {
-            self.changed(origin, &attached, now);
+            self.answer_change(origin, &attached, now);
         }
     }
 
     /// Fails the attach of a guest: removes the guest, and answers the requesters afterwards.
-    pub(super) fn fail(&mut self, name: &str, why: String) {
+    pub(super) fn fail_attach(&mut self, name: &str, why: String) {
         if let Some(edit) = self.edits.get_mut(name) {
             for (_, error) in &mut edit.origins {
                 error.get_or_insert_with(|| why.clone());

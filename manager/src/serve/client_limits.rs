@@ -128,7 +128,7 @@ impl ManagerServer<'_> {
     /// Returns the right of a client, and its user. Returns `None` if it has no right.
     fn right_of(&self, stream: &UnixStream) -> Option<(Right, u32)> {
         let peer = ClientIdentity::of(stream)?;
-        let right = access::of_client(&self.state.access, self.user, peer)?;
+        let right = access::right_of_client(&self.state.access, self.user, peer)?;
         Some((right, peer.user()))
     }
 

@@ -3,7 +3,7 @@
 //! step.
 
 use super::attach::live_config;
-use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin};
+use super::edits::{EDIT_TIMEOUT_NS, EditKind, EditOrigin, PendingEdit};
 use super::{Deadline, ManagerServer};
 use crate::build;
 use abi::journal::Level;
@@ -22,12 +22,12 @@ impl ManagerServer<'_> {
         if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.try_store_state(now);
-            self.changed(origin, &self.detached(name, 0), now);
+            self.answer_change(origin, &self.detached(name, 0), now);
             return Ok(());
         }
         live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
         match self.is_attaching(name) {
-            true => self.fail(name, "it was detached before it was up".into()),
+            true => self.fail_attach(name, "it was detached before it was up".into()),
             false => self.begin_detach(name, "detached"),
         }
         if let Some(edit) = self.edits.get_mut(name) {
@@ -46,7 +46,7 @@ impl ManagerServer<'_> {
         let waits = |origin: &EditOrigin| match origin {
             EditOrigin::Client(id) => self.clients.contains_key(id),
             EditOrigin::Reload => true,
-            EditOrigin::Before => false,
+            EditOrigin::PreviousMachine => false,
         };
         let asks = |(from, error): &(EditOrigin, Option<String>)| error.is_none() && waits(from);
         edit.is_some_and(|edit| edit.origins.iter().any(asks))
@@ -96,7 +96,7 @@ impl ManagerServer<'_> {
         }
         self.journal.mark_restarts_stale();
         self.try_store_state(now);
-        let edit = Edit {
+        let edit = PendingEdit {
             place,
             began_ns: now,
             kind: EditKind::Detach,
@@ -107,7 +107,7 @@ impl ManagerServer<'_> {
 
     /// Records that the domain at a place is removed completely: its name, its place and its slots
     /// are free.
-    pub(super) fn removed(&mut self, place: usize, now: u64) {
+    pub(super) fn record_removal(&mut self, place: usize, now: u64) {
         let domain = self.state.domain(place);
         let name = domain.map_or_else(String::new, |domain| domain.name.clone());
         // The devices are closed last, when only netd has the interfaces, so that their slow
@@ -116,7 +116,7 @@ impl ManagerServer<'_> {
             build::close(self.core, device);
         }
         self.lives.remove(&place);
-        self.state.unset(place);
+        self.state.clear_id(place);
         if let Some(mut console) = self.consoles.remove(place) {
             console.drain(&mut self.log, now);
         }
@@ -128,12 +128,14 @@ impl ManagerServer<'_> {
         let Some(edit) = edit else { return };
         for (origin, error) in edit.origins {
             match error {
-                Some(why) if origin == EditOrigin::Before => self.attempt_failed(&name, &why, now),
+                Some(why) if origin == EditOrigin::PreviousMachine => {
+                    self.attempt_failed(&name, &why, now)
+                }
                 Some(why) => self.refuse(origin, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);
                     let detached = self.detached(&name, took_ns);
-                    self.changed(origin, &detached, now);
+                    self.answer_change(origin, &detached, now);
                 }
             }
         }

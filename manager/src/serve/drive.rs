@@ -6,23 +6,23 @@ use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::core::CoreError;
 use crate::life::{
-    CallState, DomainEvent, DomainView, Goal, Life, LifeAction, LifeStep, NeededDevices,
+    CallState, DomainEvent, DomainView, Goal, LifeAction, LifeStep, Lifecycle, NeededDevices,
     StartStage, WorkerCall, WorkerView, step,
 };
 use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use std::collections::BTreeMap;
 
 impl ManagerServer<'_> {
     /// Drives all domains until each of them waits for an event or a time.
-    pub(super) fn drive(&mut self, now: u64) {
+    pub(super) fn advance_domains(&mut self, now: u64) {
         if self.ending.is_some() || self.complete_ns.is_none() && self.early_exit().is_some() {
             return;
         }
         let mut ended = std::mem::take(&mut self.ended);
         loop {
-            let is_due = |life: &&Life| !life.is_settled() || ended.remove(&life.place);
+            let is_due = |life: &&Lifecycle| !life.is_settled() || ended.remove(&life.place);
             let due = self.lives.values().filter(is_due);
             let places: Vec<usize> = due.map(|life| life.place).collect();
             let (workers, ready) = (self.workers(), self.ready());
@@ -35,7 +35,7 @@ impl ManagerServer<'_> {
             }
         }
         if !self.reported.is_empty() {
-            let all = self.state.all().collect();
+            let all = self.state.ids().collect();
             self.reported = self.reported.intersection(&all).copied().collect();
         }
     }
@@ -88,7 +88,7 @@ impl ManagerServer<'_> {
             has_progressed = true;
             self.lives.insert(place, life);
             if next == LifeStep::Do(LifeAction::Close) {
-                self.removed(place, now);
+                self.record_removal(place, now);
             }
             for event in events {
                 self.handle_event(place, event, now);
@@ -103,8 +103,8 @@ impl ManagerServer<'_> {
             let restarts = self.lives.get(&place).is_some_and(|life| life.restarts());
             match self.state.stage_at(place) {
                 Some(Stage::Running) => WorkerView::Running,
-                Some(Stage::Built | Stage::Starting) => WorkerView::Away,
-                _ if restarts => WorkerView::Away,
+                Some(Stage::Built | Stage::Starting) => WorkerView::Restarting,
+                _ if restarts => WorkerView::Restarting,
                 _ => WorkerView::Dead,
             }
         };
@@ -123,7 +123,7 @@ impl ManagerServer<'_> {
     }
 
     /// Takes the answers of netd and the replies of workers for which a domain waits.
-    fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<DomainEvent> {
+    fn take_answers(&mut self, life: &mut Lifecycle, now: u64) -> Vec<DomainEvent> {
         let mut events = Vec::new();
         if let NeededDevices::Opening(opening, refused) = &mut life.devices {
             refused.extend(build::take_opened(self.core, &mut self.state, opening));
@@ -144,7 +144,7 @@ impl ManagerServer<'_> {
                 events.push(DomainEvent::Line(line));
                 given = build::give_nothing(core, state, place);
             }
-            events.extend(life.gave(given, now));
+            events.extend(life.record_given(given, now));
         }
         for number in 0..life.calls.len() {
             let token = life.calls.get(number).and_then(WorkerCall::token);
@@ -157,9 +157,9 @@ impl ManagerServer<'_> {
     }
 
     /// Removes the port of a call from its worker's description if the worker has released it.
-    fn forget_released(&mut self, life: &Life, number: usize) {
+    fn forget_released(&mut self, life: &Lifecycle, number: usize) {
         let call = life.calls.get(number).filter(|call| call.is_done());
-        if let (Some(call), Goal::Gone) = (call, life.goal) {
+        if let (Some(call), Goal::Removed) = (call, life.goal) {
             let name = self.state.domain(life.place).map(|it| it.name.clone());
             self.state.edit_guest(&name.unwrap_or_default(), |guest| {
                 let ports = guest.ports.get_mut(&call.worker).into_iter();
@@ -168,7 +168,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    fn act(&mut self, life: &mut Life, action: LifeAction, now: u64) -> Result<(), CoreError> {
+    fn act(&mut self, life: &mut Lifecycle, action: LifeAction, now: u64) -> Result<(), CoreError> {
         let (core, state) = (&mut *self.core, &mut self.state);
         match action {
             LifeAction::Open => {
@@ -187,7 +187,7 @@ impl ManagerServer<'_> {
             }
             LifeAction::Create => {
                 let id = build::create(core, state, life.place, state.id(life.place))?;
-                state.live(id, Stage::Built, "starting");
+                state.set_stage(id, Stage::Built, "starting");
                 life.created(id);
             }
             LifeAction::Connect => {
@@ -222,7 +222,7 @@ impl ManagerServer<'_> {
             }
             LifeAction::End => {
                 let why = life.end.take();
-                life.put_off(now);
+                life.postpone(now);
                 build::end(core, state, life.place, &why.unwrap_or_default());
             }
             LifeAction::Forget => {
@@ -231,7 +231,7 @@ impl ManagerServer<'_> {
                     forget.is_err_and(|refusal| refusal.is_busy)
                 });
                 // Any other refusal means that the core has already forgotten the domain.
-                life.forgot(forgotten.unwrap_or_default(), now);
+                life.record_forgotten(forgotten.unwrap_or_default(), now);
             }
             // The caller releases the place.
             LifeAction::Close => {}
@@ -259,17 +259,17 @@ impl ManagerServer<'_> {
                 let line = format!("{name}: {line}");
                 self.log.line(Warning, "grantwayd", &line);
             }
-            DomainEvent::Up => self.is_up(place, &name, now),
+            DomainEvent::Up => self.record_up(place, &name, now),
             // Fails the attach of the domain, or the start of the machine.
             DomainEvent::Failed(refusal) => {
                 let how = || format!("it did not start: {}", self.exit_description(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
                 match self.complete_ns {
                     None => self.boot_failure = Some(why),
-                    Some(_) => self.fail(&name, why),
+                    Some(_) => self.fail_attach(&name, why),
                 }
             }
-            DomainEvent::Called(outcome) => self.is_changed(&name, outcome, now),
+            DomainEvent::Called(outcome) => self.finish_change(&name, outcome, now),
         }
     }
 
@@ -288,11 +288,11 @@ impl ManagerServer<'_> {
     /// Returns whether the domain at a place has no process.
     pub(super) fn has_no_process(&self, place: usize) -> bool {
         let stage = self.state.stage_at(place);
-        matches!(stage, Some(Stage::Gone | Stage::Built))
+        matches!(stage, Some(Stage::TornDown | Stage::Built))
     }
 
     /// Returns whether the process at a place has reported that it is ready.
-    pub(super) fn runs(&self, place: usize) -> bool {
+    pub(super) fn is_running(&self, place: usize) -> bool {
         self.state.stage_at(place) == Some(Stage::Running)
     }
 
@@ -302,7 +302,7 @@ impl ManagerServer<'_> {
         let calls = spec.workers().into_iter().flat_map(|worker| {
             let conns = spec.served(worker, name).into_iter();
             conns.filter_map(move |conn| {
-                WorkerCall::new(worker, conn, &Request::Detach { conn }).ok()
+                WorkerCall::new(worker, conn, &MailboxRequest::Detach { conn }).ok()
             })
         });
         calls.collect()

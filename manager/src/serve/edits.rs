@@ -4,7 +4,7 @@
 use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use abi::reload::Reloaded;
 
 /// Time limit of an edit. An attach or a change that takes longer fails; a detach continues, but
@@ -19,12 +19,12 @@ pub(super) enum EditOrigin {
     /// The current reload.
     Reload,
     /// The previous machine, whose guests are attached again.
-    Before,
+    PreviousMachine,
 }
 
 /// An edit of one guest.
 #[derive(Debug)]
-pub(super) struct Edit {
+pub(super) struct PendingEdit {
     pub(super) place: usize,
     pub(super) began_ns: u64,
     pub(super) kind: EditKind,
@@ -39,7 +39,7 @@ pub(super) enum EditKind {
     Attach(AdmittedGuest),
     Detach,
     /// Changes the rules and limits of the guest's ports.
-    Change(Setting),
+    Change(ConfigValue),
 }
 
 /// The current reload.

@@ -44,7 +44,7 @@ impl ManagerServer<'_> {
         let mut interface_restarts = Vec::new();
         for life in self.lives.values().filter(|life| life.restarts()) {
             let place = life.place;
-            let lost = self.state.lost(place);
+            let lost = self.state.lost_interfaces(place);
             let domain = self.state.domain(place).filter(|_| !lost.is_empty());
             let Some(domain) = domain else { continue };
             let is_worker = spec.workers().contains(&place);

@@ -23,16 +23,16 @@ use crate::consoles::Consoles;
 use crate::core::{CoreError, CoreLink};
 use crate::deadlines::Deadlines;
 use crate::journal::{SavedState, StateJournal};
-use crate::life::Life;
+use crate::life::Lifecycle;
 use crate::log::LogSender;
 use crate::machine_state::MachineState;
-use crate::state_file::{LACK, RETRY_NS, StateFile};
+use crate::state_file::{REATTACH, RETRY_NS, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, OpeningNics, Reload, Restarting};
+use edits::{OpeningNics, PendingEdit, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +88,7 @@ pub(crate) struct ManagerServer<'a> {
     state: MachineState,
     consoles: Consoles,
     /// Every domain, by its place.
-    lives: BTreeMap<usize, Life>,
+    lives: BTreeMap<usize, Lifecycle>,
     socket: UnixListener,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
@@ -106,7 +106,7 @@ pub(crate) struct ManagerServer<'a> {
     /// The current configuration; unset until its first use.
     config: Option<LiveConfig>,
     /// Pending edits of guests, by name.
-    edits: BTreeMap<String, Edit>,
+    edits: BTreeMap<String, PendingEdit>,
     reload: Option<Reload>,
     /// Requests that wait for restarting domains, by number.
     restarting: BTreeMap<u64, Restarting>,
@@ -179,7 +179,7 @@ impl<'a> ManagerServer<'a> {
     /// in nanoseconds.
     pub(crate) fn begin(&mut self) -> Result<u64, String> {
         for (&place, domain) in self.state.spec().domains() {
-            let life = Life::new(place, domain.restart_pause_ms, monotonic_ns());
+            let life = Lifecycle::new(place, domain.restart_pause_ms, monotonic_ns());
             self.lives.insert(place, life);
             self.deadlines.set(Deadline::Domain(place), 0);
         }
@@ -196,7 +196,7 @@ impl<'a> ManagerServer<'a> {
                 return Ok(now.saturating_sub(self.began_ns));
             }
             if let Some(failure) = self.failure() {
-                self.refuse_held(&failure, now);
+                self.refuse_waiting(&failure, now);
                 return Err(failure);
             }
             self.process_events();
@@ -219,7 +219,7 @@ impl<'a> ManagerServer<'a> {
         let status = self.core_status();
         for domain in status.iter().flat_map(|status| &status.domains) {
             if let Some(place) = self.state.place(&domain.name) {
-                self.state.set(place, DomId(domain.id));
+                self.state.set_id(place, DomId(domain.id));
             }
         }
         // Resume the domains before the reports are handled, because a restarting domain keeps its
@@ -227,7 +227,7 @@ impl<'a> ManagerServer<'a> {
         self.resume(&kept.restarts, now);
         self.take_reports();
         self.resume(&kept.restarts, now);
-        for id in self.state.all() {
+        for id in self.state.ids() {
             if self.state.stage(id).is_some_and(Stage::is_over) {
                 self.reported.insert(id);
             }
@@ -244,7 +244,7 @@ impl<'a> ManagerServer<'a> {
         for (&place, domain) in self.state.spec().domains() {
             let stage = self.state.stage_at(place);
             let known = known.get(&place).cloned().unwrap_or_default();
-            let life = Life::resume(place, domain.restart_pause_ms, known, stage, now);
+            let life = Lifecycle::resume(place, domain.restart_pause_ms, known, stage, now);
             self.lives.insert(place, life);
             self.deadlines.set(Deadline::Domain(place), 0);
         }
@@ -286,13 +286,13 @@ impl<'a> ManagerServer<'a> {
         };
         let written = self
             .core
-            .request_with(CoreRequest::Leave {}, &text)
+            .request_with(CoreRequest::SaveState {}, &text)
             .map(drop);
         let again_ns = written.is_err().then(|| now.saturating_add(RETRY_NS));
         self.deadlines.set(Deadline::StateFile, again_ns);
-        let log_line = state_file.wrote(text, written);
-        state.missing.retain(|lack| !lack.starts_with(LACK));
-        state.missing.extend(state_file.lack());
+        let log_line = state_file.record_write(text, written);
+        state.missing.retain(|lack| !lack.starts_with(REATTACH));
+        state.missing.extend(state_file.missing_feature());
         if let Some((level, line)) = log_line {
             self.log.line(level, "grantwayd", &line);
         }
@@ -301,7 +301,7 @@ impl<'a> ManagerServer<'a> {
     /// Asks the core to remove the state file, because the machine is shut down cleanly. The
     /// answer to `down` reports a failure.
     fn remove_state_file(&mut self) {
-        if let Err(CoreError { why, .. }) = self.core.request_with(CoreRequest::Leave {}, &[]) {
+        if let Err(CoreError { why, .. }) = self.core.request_with(CoreRequest::SaveState {}, &[]) {
             let line = format!(
                 "the next start will attach the attached guests again: the state \
                  file cannot be removed: {why}"
@@ -325,7 +325,7 @@ impl<'a> ManagerServer<'a> {
 
     /// Returns why the machine cannot start, or `None` if no failure is known.
     fn failure(&self) -> Option<String> {
-        if self.ending.is_some() || self.core.is_gone() {
+        if self.ending.is_some() || self.core.is_closed() {
             return Some("the machine was ended before it was ready".into());
         }
         self.boot_failure.clone().or_else(|| self.early_exit())
@@ -334,7 +334,7 @@ impl<'a> ManagerServer<'a> {
     /// Returns a description of a domain's exit before the machine was complete, or `None`.
     fn early_exit(&self) -> Option<String> {
         let over = |id: &DomId| self.state.stage(*id).is_some_and(Stage::is_over);
-        let id = self.state.all().find(over)?;
+        let id = self.state.ids().find(over)?;
         let name = self.state.name(id).unwrap_or_default();
         let how = self.exit_description(self.state.place(name)?);
         Some(format!("domain {name} did not start: {how}"))
@@ -342,8 +342,8 @@ impl<'a> ManagerServer<'a> {
 
     /// Serves until the core has exited or has shut down the machine.
     pub(crate) fn run(&mut self) {
-        self.requests(monotonic_ns());
-        while !self.core.is_gone() {
+        self.serve_requests(monotonic_ns());
+        while !self.core.is_closed() {
             let ended = self.ending.and_then(|token| self.core.answer(token));
             if ended.is_some() {
                 break;
@@ -366,7 +366,7 @@ impl<'a> ManagerServer<'a> {
     /// Takes the core's reports.
     fn take_reports(&mut self) {
         self.core.receive_messages();
-        while let Some((tell, fds)) = self.core.news() {
+        while let Some((tell, fds)) = self.core.take_report() {
             match tell {
                 CoreMessage::Console { domain } => {
                     let name = self.state.name(domain);
@@ -379,24 +379,24 @@ impl<'a> ManagerServer<'a> {
                         self.core.add_mailbox(domain, mailbox, monotonic_ns());
                     }
                 }
-                CoreMessage::Life {
+                CoreMessage::StageChanged {
                     domain,
                     stage,
                     text,
-                } => self.live(domain, stage, text.as_str()),
+                } => self.record_stage(domain, stage, text.as_str()),
                 CoreMessage::Connected { domain } => self.state.connect(domain),
-                CoreMessage::Lost { unit, is_removed } => {
-                    self.record_loss(build::place_of(unit), is_removed)
+                CoreMessage::DeviceLost { unit, is_removed } => {
+                    self.record_loss(build::place_of_unit(unit), is_removed)
                 }
-                CoreMessage::Welcome { .. }
+                CoreMessage::Init { .. }
                 | CoreMessage::Done { .. }
                 | CoreMessage::Refused { .. } => {}
             }
         }
     }
 
-    fn live(&mut self, id: DomId, stage: Stage, text: &str) {
-        self.state.live(id, stage, text);
+    fn record_stage(&mut self, id: DomId, stage: Stage, text: &str) {
+        self.state.set_stage(id, stage, text);
         if stage.is_over() {
             let name = self.state.name(id).unwrap_or_default();
             self.ended.extend(self.state.place(name));
@@ -414,7 +414,7 @@ impl<'a> ManagerServer<'a> {
                 self.consoles.drain(place, &mut self.log, now);
             }
             let life = place.and_then(|place| self.lives.get(&place));
-            let stillborn = life.is_some_and(Life::has_failed_to_start);
+            let stillborn = life.is_some_and(Lifecycle::has_failed_to_start);
             self.reported.insert(id);
             if !stillborn && !name.is_empty() {
                 let text = format!("{name}: {text}");
@@ -429,7 +429,7 @@ impl<'a> ManagerServer<'a> {
     /// Closes the devices of a domain that has exited and is not restarted, so that peers notice
     /// the exit.
     fn close_devices_of(&mut self, place: usize) {
-        let restarts = self.lives.get(&place).is_some_and(Life::restarts);
+        let restarts = self.lives.get(&place).is_some_and(Lifecycle::restarts);
         if restarts || !self.can_restart() {
             return;
         }
@@ -472,9 +472,9 @@ impl<'a> ManagerServer<'a> {
         self.take_reports();
         let now = monotonic_ns();
         self.core.poll_mailboxes(now);
-        self.requests(now);
+        self.serve_requests(now);
         self.process(now);
-        self.relay(now);
+        self.answer_relayed(now);
         let over = self.clients.extract_if(.., |_, it| it.is_over(now));
         for (id, _) in over {
             self.deadlines.set(Deadline::Client(id), None);
@@ -487,7 +487,7 @@ impl<'a> ManagerServer<'a> {
     fn process(&mut self, now: u64) {
         loop {
             self.take_reports();
-            self.change(now);
+            self.continue_changes(now);
             if !self.expire(now) {
                 return;
             }
@@ -509,10 +509,10 @@ impl<'a> ManagerServer<'a> {
                 // start.
                 Deadline::Edit(_) | Deadline::Nics | Deadline::Restart(_)
                     if self.ending.is_some() => {}
-                Deadline::Edit(name) => self.edit_is_late(&name, now),
-                Deadline::Restart(number) => self.restart_is_late(number, now),
+                Deadline::Edit(name) => self.time_out_edit(&name, now),
+                Deadline::Restart(number) => self.time_out_restart(number, now),
                 Deadline::Nics => self.refuse_nics("netd did not answer within 20 s".into(), now),
-                Deadline::Client(id) => self.client_is_due(id, now),
+                Deadline::Client(id) => self.handle_client_deadline(id, now),
                 Deadline::Console(place) => self.consoles.watch(place),
                 // These only wake the loop.
                 Deadline::Domain(_)
@@ -529,7 +529,7 @@ impl<'a> ManagerServer<'a> {
     /// Returns whether the answer to a pending request has arrived. Drops answers for clients that
     /// have disconnected.
     fn is_answered(&mut self) -> bool {
-        let lives = self.lives.values().flat_map(Life::tokens);
+        let lives = self.lives.values().flat_map(Lifecycle::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
         // A machine that is shutting down ignores the answers to edits.
         let edits = lives.chain(opening.map(|opening| opening.token));

@@ -38,7 +38,7 @@ impl ManagerServer<'_> {
             why
         })?;
         self.config = Some(config);
-        let starts = self.restarts_of(&self.state.spec().workers());
+        let starts = self.restart_counts(&self.state.spec().workers());
         self.opening_nics = Some(OpeningNics { starts, devices });
         let late_ns = now.saturating_add(EDIT_TIMEOUT_NS);
         self.deadlines.set(Deadline::Nics, late_ns);
@@ -76,8 +76,8 @@ impl ManagerServer<'_> {
         };
         let workers = self.state.spec().workers();
         // A worker that has restarted in the meantime may have the new NICs.
-        let has_previous = self.restarts_of(&workers) == opening.starts
-            && workers.iter().all(|place| self.runs(*place));
+        let has_previous = self.restart_counts(&workers) == opening.starts
+            && workers.iter().all(|place| self.is_running(*place));
         match has_previous {
             true => self.finish_nic_change(true),
             false => drop(self.restore_nics(String::new())),

@@ -1,6 +1,6 @@
 //! Outcomes of edits and restarts: completion, timeout or failure, and the answers.
 
-use super::edits::{EDIT_TIMEOUT_NS, Edit, EditKind, EditOrigin, RestartGoal, Restarting};
+use super::edits::{EDIT_TIMEOUT_NS, EditKind, EditOrigin, PendingEdit, RestartGoal, Restarting};
 use super::requests::refusal;
 use super::{Deadline, ManagerServer};
 use crate::build;
@@ -22,7 +22,7 @@ impl ManagerServer<'_> {
         places: &[usize],
         (goal, why): (RestartGoal, &str),
     ) -> Vec<(usize, u64)> {
-        let starts = self.restarts_of(places);
+        let starts = self.restart_counts(places);
         self.journal.mark_restarts_stale();
         for (place, _) in &starts {
             let Some(life) = self.lives.get_mut(place) else {
@@ -44,7 +44,7 @@ impl ManagerServer<'_> {
     }
 
     /// Returns the places of the given domains that restart, with their numbers of restarts.
-    pub(super) fn restarts_of(&self, places: &[usize]) -> Vec<(usize, u64)> {
+    pub(super) fn restart_counts(&self, places: &[usize]) -> Vec<(usize, u64)> {
         let lives = places.iter().filter_map(|place| self.lives.get(place));
         let restarting = lives.filter(|life| life.restarts());
         restarting
@@ -87,7 +87,7 @@ impl ManagerServer<'_> {
                 RestartGoal::Up => life.is_up() && life.known.count > *before,
                 RestartGoal::Ended => self.has_no_process(*place),
                 // The workers need not wait for guests.
-                RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
+                RestartGoal::NicsChanged => self.is_running(*place) && life.known.count > *before,
                 RestartGoal::Connected => life.is_up(),
             }
         })
@@ -107,7 +107,7 @@ impl ManagerServer<'_> {
                 RestartGoal::Up => self.restarted(&one, now),
                 RestartGoal::Ended => {
                     self.finish_nic_change(false);
-                    self.changed(one.origin, &(), now);
+                    self.answer_change(one.origin, &(), now);
                 }
                 RestartGoal::NicsChanged => {
                     self.finish_nic_change(false);
@@ -119,7 +119,7 @@ impl ManagerServer<'_> {
                     };
                     self.await_restart(connecting, now.saturating_add(CONNECT_TIMEOUT_NS));
                 }
-                RestartGoal::Connected => self.changed(one.origin, &(), now),
+                RestartGoal::Connected => self.answer_change(one.origin, &(), now),
             }
         }
     }
@@ -136,7 +136,7 @@ impl ManagerServer<'_> {
     }
 
     /// Fails a request whose domains have not restarted in time.
-    pub(super) fn restart_is_late(&mut self, number: u64, now: u64) {
+    pub(super) fn time_out_restart(&mut self, number: u64, now: u64) {
         if let Some(one) = self.restarting.remove(&number) {
             self.fail_restart(&one, now);
         }
@@ -146,7 +146,7 @@ impl ManagerServer<'_> {
     fn fail_restart(&mut self, one: &Restarting, now: u64) {
         let failure = self.failure_of(one);
         let why = match one.goal {
-            RestartGoal::Connected => return self.changed(one.origin, &(), now),
+            RestartGoal::Connected => return self.answer_change(one.origin, &(), now),
             RestartGoal::Up => {
                 let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
                 format!("it did not restart within 20 s{why}")
@@ -171,7 +171,7 @@ impl ManagerServer<'_> {
             ready_ns: life.known.ready_ns.unwrap_or_default(),
             connected_ns: life.known.connected_ns.unwrap_or_default(),
         };
-        self.changed(one.origin, &restarted, now);
+        self.answer_change(one.origin, &restarted, now);
     }
 
     /// Returns whether a guest is being detached.
@@ -187,7 +187,7 @@ impl ManagerServer<'_> {
     }
 
     /// Begins an edit of a guest. The edit has a deadline if a requester waits for it.
-    pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
+    pub(super) fn begin_edit(&mut self, name: String, edit: PendingEdit) {
         let due_ns = edit.began_ns.saturating_add(EDIT_TIMEOUT_NS);
         let due_ns = (!edit.origins.is_empty()).then_some(due_ns);
         self.deadlines.set(Deadline::Edit(name.clone()), due_ns);
@@ -196,21 +196,21 @@ impl ManagerServer<'_> {
     }
 
     /// Ends an edit of a guest, and returns it.
-    pub(super) fn end_edit(&mut self, name: &str) -> Option<Edit> {
+    pub(super) fn end_edit(&mut self, name: &str) -> Option<PendingEdit> {
         self.deadlines.set(Deadline::Edit(name.to_owned()), None);
         self.edits.remove(name)
     }
 
     /// Fails an edit that is late.
-    pub(super) fn edit_is_late(&mut self, name: &str, now: u64) {
+    pub(super) fn time_out_edit(&mut self, name: &str, now: u64) {
         let Some(edit) = self.edits.get_mut(name) else {
             return;
         };
         match edit.kind {
-            EditKind::Attach(_) => self.fail(name, "it was not up within 20 s".into()),
+            EditKind::Attach(_) => self.fail_attach(name, "it was not up within 20 s".into()),
             EditKind::Change(_) => {
                 let why = "the driver domain did not answer within 20 s";
-                self.is_changed(name, Err(why.into()), now);
+                self.finish_change(name, Err(why.into()), now);
             }
             EditKind::Detach => {
                 let origins = std::mem::take(&mut edit.origins);
@@ -230,11 +230,11 @@ impl ManagerServer<'_> {
     }
 
     /// Answers that an edit was carried out.
-    pub(super) fn changed(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
+    pub(super) fn answer_change(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
         match origin {
             EditOrigin::Client(client) => self.answer(client, answer, now),
             EditOrigin::Reload => self.finish_reload_step(Ok(())),
-            EditOrigin::Before => {}
+            EditOrigin::PreviousMachine => {}
         }
     }
 
@@ -243,7 +243,7 @@ impl ManagerServer<'_> {
         match origin {
             EditOrigin::Client(client) => self.answer(client, &refusal(why), now),
             EditOrigin::Reload => self.finish_reload_step(Err(why)),
-            EditOrigin::Before => {}
+            EditOrigin::PreviousMachine => {}
         }
     }
 }

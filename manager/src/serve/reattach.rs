@@ -34,7 +34,7 @@ impl ManagerServer<'_> {
         // A guest cannot be connected without a driver domain.
         let mut workers = spec.workers().into_iter();
         let has_driver =
-            spec.pending_nic_change().is_none() && workers.all(|place| self.runs(place));
+            spec.pending_nic_change().is_none() && workers.all(|place| self.is_running(place));
         let edits = self.edits.values();
         let attaching = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
         let can = has_driver && self.can_restart() && attaching.count() < CONCURRENT_MAX;
@@ -54,7 +54,7 @@ impl ManagerServer<'_> {
                 continue;
             }
             *self.begun.entry(name.clone()).or_default() += 1;
-            if let Err(why) = self.begin_attach(EditOrigin::Before, &next.guest, now) {
+            if let Err(why) = self.begin_attach(EditOrigin::PreviousMachine, &next.guest, now) {
                 self.attempt_failed(&name, &why, now);
             }
         }

@@ -5,7 +5,7 @@ use super::attach::live_config;
 use super::edits::{EditOrigin, Reload, RestartGoal};
 use super::{Deadline, ManagerServer};
 use crate::client::ClientWait;
-use crate::life::{Goal, Life};
+use crate::life::{Goal, Lifecycle};
 use crate::reload::{self, ReloadProgress, ReloadRequest};
 use abi::journal::Level;
 use abi::reload::{Reloaded, SourceFile, StepKind};
@@ -113,7 +113,7 @@ impl ManagerServer<'_> {
     /// Answers the client of a reload.
     fn end_reload(&mut self, reload: Reload, now: u64) {
         // The step that would have started the held domains was not reached.
-        let held = |life: &&mut Life| life.goal == Goal::Held;
+        let held = |life: &&mut Lifecycle| life.goal == Goal::Held;
         for life in self.lives.values_mut().filter(held) {
             life.restart("killed: it restarts");
         }

@@ -5,11 +5,11 @@ use super::{Deadline, ManagerServer};
 use crate::access::{self, Right};
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
-use crate::life::Life;
+use crate::life::Lifecycle;
 use crate::mailbox::Reply;
 use abi::DomId;
-use abi::core::{CoreRequest, CoreStatus, Field, report_of};
-use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
+use abi::core::{CoreRequest, CoreStatus, Field, decode_report};
+use abi::machine::{Audit, ControlError, ControlRequest, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ const REPORT_MAX: usize = 256 << 20;
 impl ManagerServer<'_> {
     /// Serves one request of each client, and the requests that waited until the machine was
     /// complete. Further requests of a client wait for the next turn.
-    pub(super) fn requests(&mut self, now: u64) {
+    pub(super) fn serve_requests(&mut self, now: u64) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
             let waits = self.clients.get_mut(&id).map(|client| &mut client.waits);
@@ -38,22 +38,24 @@ impl ManagerServer<'_> {
     }
 
     fn request(&mut self, id: u64, line: &[u8], now: u64) {
-        let request = serde_json::from_slice::<Control>(line);
-        let needed = request.as_ref().map_or(Right::Query, access::of_request);
+        let request = serde_json::from_slice::<ControlRequest>(line);
+        let needed = request
+            .as_ref()
+            .map_or(Right::Query, access::required_right);
         if (self.clients.get(&id)).is_none_or(|client| client.right < needed) {
             let why = "permission denied: you have read access only";
             return self.answer(id, &refusal(why.to_owned()), now);
         }
         match request {
-            Ok(Control::Status) => {
+            Ok(ControlRequest::Status) => {
                 let status = self.status(now);
                 self.answer_with(id, status, now);
             }
-            Ok(Control::Grants) => {
+            Ok(ControlRequest::Grants) => {
                 let audit = self.report::<Audit>(CoreRequest::Audit {}, "audit");
                 self.answer_with(id, audit, now);
             }
-            Ok(Control::Relay { domain, request }) => match self.state.find(&domain) {
+            Ok(ControlRequest::Relay { domain, request }) => match self.state.find(&domain) {
                 Some(to) => {
                     let until_ns = now.saturating_add(MAILBOX_TIMEOUT_NS);
                     let token = (self.core).relay(to, request.as_bytes(), Some(until_ns), now);
@@ -61,7 +63,7 @@ impl ManagerServer<'_> {
                 }
                 None => self.answer(id, &refusal(format!("domain {domain} does not exist")), now),
             },
-            Ok(Control::Down) => {
+            Ok(ControlRequest::Down) => {
                 self.wait_for(id, ClientWait::End);
                 if self.ending.is_none() {
                     self.remove_state_file();
@@ -76,7 +78,7 @@ impl ManagerServer<'_> {
 
     /// Serves a request that changes the machine. Clients may connect during the machine's start;
     /// their requests then wait until the machine is complete.
-    fn serve_change(&mut self, id: u64, request: Control, now: u64) {
+    fn serve_change(&mut self, id: u64, request: ControlRequest, now: u64) {
         let begun = match request {
             _ if self.ending.is_some() => Err("the machine is ending".to_owned()),
             // One client within the limit must remain able to send `status` and `down`.
@@ -87,11 +89,11 @@ impl ManagerServer<'_> {
                 self.wait_for(id, ClientWait::Complete(request));
                 Ok(())
             }
-            Control::Restart { domain } => self.restart_now(id, &domain, now),
-            Control::Attach { guest } => self.attach_for(id, guest, now),
-            Control::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
-            Control::Rules { guest } => self.rules_for(id, &guest, now),
-            Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
+            ControlRequest::Restart { domain } => self.restart_now(id, &domain, now),
+            ControlRequest::Attach { guest } => self.attach_for(id, guest, now),
+            ControlRequest::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
+            ControlRequest::Rules { guest } => self.rules_for(id, &guest, now),
+            ControlRequest::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
             _ => Err("the request changes nothing".to_owned()),
         };
         if let Err(error) = begun {
@@ -100,7 +102,7 @@ impl ManagerServer<'_> {
     }
 
     /// Answers waiting requests with the reason why the machine does not start.
-    pub(super) fn refuse_held(&mut self, why: &str, now: u64) {
+    pub(super) fn refuse_waiting(&mut self, why: &str, now: u64) {
         let held = |client: &&mut Client| matches!(client.waits, ClientWait::Complete(_));
         for client in self.clients.values_mut().filter(held) {
             client.answer(&refusal(why.to_owned()), now);
@@ -138,7 +140,7 @@ impl ManagerServer<'_> {
 
     /// Fails an attach that has waited for too long. The main loop closes the connection of a
     /// client that is too slow.
-    pub(super) fn client_is_due(&mut self, id: u64, now: u64) {
+    pub(super) fn handle_client_deadline(&mut self, id: u64, now: u64) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
@@ -159,7 +161,7 @@ impl ManagerServer<'_> {
     fn restart_now(&mut self, client: u64, name: &str, now: u64) -> Result<(), String> {
         let place = self.state.place(name);
         let place = place.ok_or_else(|| format!("domain {name} does not exist"))?;
-        if !self.lives.get(&place).is_some_and(Life::restarts) {
+        if !self.lives.get(&place).is_some_and(Lifecycle::restarts) {
             let why = "does not restart: its configuration has restart = false";
             return Err(format!("domain {name} {why}"));
         }
@@ -169,7 +171,7 @@ impl ManagerServer<'_> {
     }
 
     /// Answers clients with the replies to their relayed requests.
-    pub(super) fn relay(&mut self, now: u64) {
+    pub(super) fn answer_relayed(&mut self, now: u64) {
         for (&id, client) in &mut self.clients {
             let ClientWait::Reply(token) = client.waits else {
                 continue;
@@ -193,7 +195,7 @@ impl ManagerServer<'_> {
     /// Requests a report from the core. `what` is its name in errors.
     fn report<T: Field>(&mut self, request: CoreRequest, what: &str) -> Result<T, CoreError> {
         let bytes = self.core.request(request, &[])?.bytes(REPORT_MAX)?;
-        Ok(report_of(&bytes).ok_or_else(|| format!("the core's {what} is invalid"))?)
+        Ok(decode_report(&bytes).ok_or_else(|| format!("the core's {what} is invalid"))?)
     }
 
     fn status(&mut self, now: u64) -> Result<Status, CoreError> {
@@ -205,7 +207,7 @@ impl ManagerServer<'_> {
             let mut status = DomainStatus {
                 report,
                 restarts: None,
-                removed: place.map_or_else(Vec::new, |place| self.state.lost(place)),
+                removed: place.map_or_else(Vec::new, |place| self.state.lost_interfaces(place)),
                 serves_vm: place.is_some_and(|place| self.state.serves_vm(place)),
             };
             let place = place.filter(|place| self.state.id(*place) == Some(DomId(status.id)));

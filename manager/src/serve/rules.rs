@@ -2,17 +2,22 @@
 
 use super::ManagerServer;
 use super::attach::live_config;
-use super::edits::{Edit, EditKind, EditOrigin};
+use super::edits::{EditKind, EditOrigin, PendingEdit};
 use crate::life::WorkerCall;
 use abi::journal::Level;
-use abi::machine::Setting;
-use abi::mailbox::Request;
+use abi::machine::ConfigValue;
+use abi::mailbox::MailboxRequest;
 use abi::reload::RulesChanged;
-use config::live::reload::present_guest;
+use config::live::reload::current_guest;
 
 impl ManagerServer<'_> {
     /// Begins to replace the rules of an attached guest for a client.
-    pub(super) fn rules_for(&mut self, id: u64, rules: &Setting, now: u64) -> Result<(), String> {
+    pub(super) fn rules_for(
+        &mut self,
+        id: u64,
+        rules: &ConfigValue,
+        now: u64,
+    ) -> Result<(), String> {
         if self.reload.is_some() {
             return Err("a reload is in progress: try again later".into());
         }
@@ -33,7 +38,7 @@ impl ManagerServer<'_> {
     pub(super) fn begin_change(
         &mut self,
         origin: Option<EditOrigin>,
-        guest: &Setting,
+        guest: &ConfigValue,
         now: u64,
     ) -> Result<(), String> {
         let changed = live_config(&mut self.config, self.state.spec())?
@@ -41,13 +46,13 @@ impl ManagerServer<'_> {
             .change(guest)?;
         let (name, vifs) = (changed.domain.name, changed.vifs);
         let ports = self.state.spec().changed_ports(&vifs);
-        let calls = WorkerCall::of_ports(&ports, |vif| Request::Change { vif })?;
+        let calls = WorkerCall::of_ports(&ports, |vif| MailboxRequest::Change { vif })?;
         let place = self.state.place(&name);
         let life = place.and_then(|place| self.lives.get_mut(&place));
         let life = life.filter(|_| !self.edits.contains_key(&name));
         let busy = || format!("guest {name} is being attached, detached or changed: try again");
         let life = life.ok_or_else(busy)?;
-        let edit = Edit {
+        let edit = PendingEdit {
             place: life.place,
             began_ns: now,
             kind: EditKind::Change(changed.guest),
@@ -58,15 +63,15 @@ impl ManagerServer<'_> {
         self.state.edit_guest(&name, |guest| guest.ports = ports);
         self.begin_edit(name.clone(), edit);
         if is_done {
-            self.is_changed(&name, Ok(()), now);
+            self.finish_change(&name, Ok(()), now);
         }
         Ok(())
     }
 
     /// Records that the workers have changed a guest's ports, or have refused to.
-    pub(super) fn is_changed(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
+    pub(super) fn finish_change(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
         // Only a change of an attached guest has calls, and it is the guest's only edit.
-        let Some(Edit {
+        let Some(PendingEdit {
             kind: EditKind::Change(guest),
             place,
             began_ns,
@@ -94,7 +99,7 @@ impl ManagerServer<'_> {
         };
         for (origin, _) in origins {
             match outcome.clone() {
-                Ok(()) => self.changed(origin, &changed, now),
+                Ok(()) => self.answer_change(origin, &changed, now),
                 Err(why) => self.refuse(origin, why, now),
             }
         }
@@ -105,7 +110,7 @@ impl ManagerServer<'_> {
     fn restore_rules(&mut self, name: &str, now: u64) {
         let spec = self.state.spec();
         let config = live_config(&mut self.config, spec).ok();
-        let present = config.and_then(|config| present_guest(spec.live()?, config, name));
+        let present = config.and_then(|config| current_guest(spec.live()?, config, name));
         let back = present.map(|guest| self.begin_change(None, &guest, now));
         if let Some(Err(why)) = back {
             let line = format!("{name}: rules and rate limits are not restored: {why}");
@@ -114,7 +119,7 @@ impl ManagerServer<'_> {
     }
 
     /// Changes a guest's section in the specification, also for the next manager.
-    fn set_section(&mut self, guest: Setting) -> Result<(), String> {
+    fn set_section(&mut self, guest: ConfigValue) -> Result<(), String> {
         let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
         let name = changed.domain.name;
         let line = format!("{name}: rules and rate limits changed");

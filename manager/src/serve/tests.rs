@@ -4,7 +4,7 @@ use crate::build::PendingGive;
 use crate::life::WorkerCall;
 use abi::core::Record;
 use abi::layout::mailbox;
-use abi::machine::{Control, Setting};
+use abi::machine::{Control, ConfigValue};
 use abi::mailbox::Request;
 use config::live;
 use link::Link;
@@ -58,8 +58,8 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
 /// after the deadline. It is connected if the goal is [`RestartGoal::Up`].
 fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
-    server.state.set(place, id);
-    server.state.live(id, Stage::Running, "runs");
+    server.state.set_id(place, id);
+    server.state.set_stage(id, Stage::Running, "runs");
     if goal == RestartGoal::Up {
         server.state.connect(id);
     }
@@ -68,7 +68,7 @@ fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal
         ..Restarts::default()
     };
     let stage = Some(Stage::Starting);
-    let life = Life::resume(place, Some(10), known, stage, 0);
+    let life = Lifecycle::resume(place, Some(10), known, stage, 0);
     server.lives.insert(place, life);
     let late = Restarting {
         origin,
@@ -95,16 +95,18 @@ fn concurrently_reattached_guests_have_own_slots() {
         let workers = server.state.spec().workers();
         workers
             .iter()
-            .for_each(|&at| server.state.set(at, DomId(1)));
+            .for_each(|&at| server.state.set_id(at, DomId(1)));
         for name in ["b", "c"] {
             let section = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
             let guest = serde_json::from_str(&section).unwrap();
-            server.begin_attach(EditOrigin::Before, &guest, 0).unwrap();
+            server
+                .begin_attach(EditOrigin::PreviousMachine, &guest, 0)
+                .unwrap();
         }
         let mut slots = Vec::new();
         for (name, id) in [("b", 8), ("c", 9)] {
             let place = server.state.place(name).unwrap();
-            server.state.set(place, DomId(id));
+            server.state.set_id(place, DomId(id));
             server.connect(place).unwrap();
             let ports = server.state.spec().guest(name).unwrap().ports;
             slots.extend(ports.into_values().flatten().map(|vif| vif.first_slot));
@@ -124,8 +126,8 @@ fn an_attach_done_at_its_deadline_succeeds() {
         let place = server.state.place("b").unwrap();
         // The process was started, and reports in the turn of the deadline.
         server.lives.get_mut(&place).unwrap().started(0);
-        server.state.set(place, DomId(8));
-        server.state.live(DomId(8), Stage::Running, "runs");
+        server.state.set_id(place, DomId(8));
+        server.state.set_stage(DomId(8), Stage::Running, "runs");
         server.state.connect(DomId(8));
         server.process(edits::EDIT_TIMEOUT_NS);
         let answer = answer(server, theirs);
@@ -172,7 +174,7 @@ fn workers_that_run_at_the_deadline_keep_their_nics() {
 fn an_ending_machine_does_not_wake_for_edits() {
     with_server(|server| {
         let token = server.core.post(CoreRequest::Status {}, &[]);
-        let mut life = Life::default();
+        let mut life = Lifecycle::default();
         life.giving = Some(PendingGive::of_token(token));
         server.lives.insert(1, life);
         while !server.core.has_answer(token) {
@@ -188,12 +190,12 @@ fn an_ending_machine_does_not_wake_for_edits() {
 #[test]
 fn late_edits_do_not_change_an_ending_machine() {
     with_server(|server| {
-        let guest: Setting = serde_json::from_str(r#"{"name":"a","vif":[]}"#).unwrap();
-        let edit = Edit {
+        let guest: ConfigValue = serde_json::from_str(r#"{"name":"a","vif":[]}"#).unwrap();
+        let edit = PendingEdit {
             place: 1,
             began_ns: 0,
             kind: EditKind::Change(guest),
-            origins: vec![(EditOrigin::Before, None)],
+            origins: vec![(EditOrigin::PreviousMachine, None)],
         };
         server.begin_edit("a".to_owned(), edit);
         server.opening_nics = Some(OpeningNics {

@@ -1,7 +1,7 @@
 //! Applies changes of the specification, and builds the changes of guests and NICs.
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
-use super::{MachineSpec, lasts};
+use super::{MachineSpec, outlives_domain};
 use crate::window_slots;
 use abi::machine::Device;
 use config::domain::VifConfig;
@@ -40,7 +40,7 @@ impl MachineSpec {
     /// Returns the entry of a guest.
     pub(crate) fn guest(&self, name: &str) -> Option<GuestSpec> {
         let place = self.place(name)?;
-        let is_own = |vif: &&VifConfig| window_slots::is_of(vif, name);
+        let is_own = |vif: &&VifConfig| window_slots::belongs_to_guest(vif, name);
         let ports = self.drivers.iter().map(|(worker, driver)| {
             let ports = driver.vifs.iter().filter(is_own);
             (*worker, ports.cloned().collect())
@@ -70,9 +70,9 @@ impl MachineSpec {
             // The order of the ports does not change.
             driver.vifs.retain_mut(|vif| {
                 let at = ports.iter().position(|port| port.conn == vif.conn);
-                match at.filter(|_| window_slots::is_of(vif, &name)) {
+                match at.filter(|_| window_slots::belongs_to_guest(vif, &name)) {
                     Some(at) => *vif = ports.remove(at),
-                    None => return !window_slots::is_of(vif, &name),
+                    None => return !window_slots::belongs_to_guest(vif, &name),
                 }
                 true
             });
@@ -139,7 +139,7 @@ impl MachineSpec {
             };
             let (before, after) = (&domain.devices, &changed.domain.devices);
             for number in 0..before.len().max(after.len()) {
-                let lasts = |devices: &[Device]| devices.get(number).is_some_and(lasts);
+                let lasts = |devices: &[Device]| devices.get(number).is_some_and(outlives_domain);
                 match (lasts(before), lasts(after)) {
                     (false, true) => pending.opens.push((*place, number)),
                     (true, false) => pending.closes.push((*place, number)),

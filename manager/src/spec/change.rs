@@ -2,7 +2,7 @@
 //! further effect.
 
 use crate::window_slots::Ports;
-use abi::machine::{DomainSpec, Setting};
+use abi::machine::{ConfigValue, DomainSpec};
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub(crate) struct GuestSpec {
     /// Whether the guest is being attached or detached.
     pub(crate) is_changing: bool,
     /// The guest's section; `None` if it is unchanged since the machine's start.
-    pub(crate) section: Option<Setting>,
+    pub(crate) section: Option<ConfigValue>,
     /// The origin of a guest that was attached since the start.
     pub(crate) origin: Option<Origin>,
     pub(crate) ports: Ports,
@@ -56,6 +56,6 @@ pub(crate) struct PendingNicChange {
 /// The NICs of a machine, and each worker's share of them, by place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NicChange {
-    pub(super) nics: Option<Vec<Setting>>,
+    pub(super) nics: Option<Vec<ConfigValue>>,
     pub(super) workers: Vec<(usize, WorkerNics)>,
 }

@@ -17,7 +17,7 @@ fn spec() -> (MachineSpec, LiveConfig) {
     (spec, config)
 }
 
-fn guest(name: &str) -> Setting {
+fn guest(name: &str) -> ConfigValue {
     let json = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
     serde_json::from_str(&json).unwrap()
 }
@@ -261,7 +261,7 @@ fn changed_rules_survive_restarts() {
     edit(&mut both, "a", |guest| guest.ports = ports);
     edit(&mut both, "a", |guest| guest.is_changing = false);
     let request = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
-    let request: Setting = serde_json::from_str(request).unwrap();
+    let request: ConfigValue = serde_json::from_str(request).unwrap();
     let guest = config
         .with_rules(both[0].live().unwrap(), &request)
         .unwrap();
@@ -274,7 +274,7 @@ fn changed_rules_survive_restarts() {
     }
     edit(&mut both, "a", |entry| {
         let ports = entry.ports.values_mut().flatten();
-        ports.for_each(|vif| vif.change_to(&changed.vifs[0]));
+        ports.for_each(|vif| vif.apply_changes(&changed.vifs[0]));
         entry.section = Some(guest);
     });
     // The next driver domain, the next manager and the next machine have the rules.

@@ -8,7 +8,7 @@
 //! | Closed | Initialising | InitWait |
 
 use abi::counted::{status_bytes, table_slots, translation_bytes};
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
 use nic::dma::{GrantedMemory, IoAddr, QueueRecord};
 use runtime::call::{Calls, OwnTable};
@@ -176,7 +176,7 @@ impl DriverLink {
             let slots = pages.saturating_add(table_slots(pages));
             return Err(format!("the window has fewer than {slots} slots"));
         };
-        let bind = Bind {
+        let bind = BindOp {
             granter: peer.domain,
             table,
             first: Slot(0),

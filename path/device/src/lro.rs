@@ -6,7 +6,7 @@ use config::lro::{FlushConfig, Placement, RulesKey};
 use nic::dma::layout::Merged;
 use nic::dma::soft::{Arrival, Merger};
 use nic::{Checksum, Frame, Pool};
-use runtime::lro::{LroStage, Side};
+use runtime::lro::{LroSide, LroStage};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -43,7 +43,7 @@ impl LroMerger {
         };
         // The engine may hold frames in half of the pool; the other half is for frames that are
         // passed through it.
-        let stage = LroStage::new(Side::Physical, &config, pool.capacity() / 2);
+        let stage = LroStage::new(LroSide::Physical, &config, pool.capacity() / 2);
         Self {
             stage: Rc::new(RefCell::new(stage)),
             pool,

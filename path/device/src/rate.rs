@@ -34,7 +34,7 @@ impl LinkRate {
     }
 
     /// Starts a frame of `len` bytes.
-    pub(crate) fn occupy(&mut self, now_ns: u64, len: usize) {
+    pub(crate) fn start_frame(&mut self, now_ns: u64, len: usize) {
         if let Some(rate) = &mut self.0 {
             rate.available(now_ns);
             rate.charge(len as u32);

@@ -52,7 +52,7 @@ impl Wire for SourceWire {
         if !self.inbound.is_free(now_ns) {
             return None;
         }
-        self.inbound.occupy(now_ns, self.frame.len());
+        self.inbound.start_frame(now_ns, self.frame.len());
         self.generated += 1;
         Some(self.frame.clone())
     }

@@ -84,7 +84,7 @@ impl Wire for TapWire {
 
     fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
         self.now_ns = now_ns;
-        self.outbound.occupy(now_ns, bytes.len());
+        self.outbound.start_frame(now_ns, bytes.len());
         let is_sent = self.fd.as_ref().is_some_and(|fd| write(fd, &bytes).is_ok());
         self.lost += u64::from(!is_sent);
     }
@@ -97,7 +97,7 @@ impl Wire for TapWire {
         let frame = self.read();
         self.may_read = frame.is_some();
         if let Some(frame) = &frame {
-            self.inbound.occupy(now_ns, frame.len());
+            self.inbound.start_frame(now_ns, frame.len());
         }
         frame
     }

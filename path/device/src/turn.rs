@@ -4,15 +4,15 @@ use crate::link::{DriverLink, QueueLimits};
 use crate::lro::LroMerger;
 use crate::wire::DeviceWire;
 use abi::PAGE;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use config::domain::{BUFFER_BYTES, DeviceConfig};
 use nic::Pool;
-use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::soft::{InterruptModeration, SoftDevice};
 use nic::dma::{IoAddr, Wire as _};
 use runtime::lro::LroStage;
 use runtime::mailbox::DomainMailbox;
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
-use runtime::start::{StartError, Started, print_line, refused};
+use runtime::start::{StartError, Started, print_line, rejected_error};
 use serde_json::{Map, Value, json};
 use shmem::Area;
 use shmem::time::monotonic_ns;
@@ -41,10 +41,12 @@ pub struct DeviceDomain<W> {
 /// Returns an error if a hypercall was rejected at the start, or sleeping failed.
 pub fn run<W: Wait>(started: Started<DeviceConfig, W>) -> Result<Infallible, StartError> {
     let (mut device, platform) = assemble(started)?;
-    platform.ready().map_err(|why| refused("ready", why))?;
+    platform
+        .ready()
+        .map_err(|why| rejected_error("ready", why))?;
     device.advance();
     loop {
-        device.turn().map_err(|why| refused("epoll", why))?;
+        device.turn().map_err(|why| rejected_error("epoll", why))?;
     }
 }
 
@@ -61,7 +63,7 @@ fn assemble<W>(
     let longest = config.mtu as usize + HEADER_MAX;
     let wire = DeviceWire::new(&config, longest, &domain_memory.frames, &platform)?;
     let rings = config.rings;
-    let interrupts = Interrupts {
+    let interrupts = InterruptModeration {
         delay_ns: u64::from(rings.interrupt_us) * 1000,
         frames: rings.interrupt_frames as usize,
     };
@@ -99,7 +101,7 @@ fn merge_pool(config: &DeviceConfig, frames: Area) -> Result<Option<Pool>, Start
     }
     let bytes = |buffers: u32| (buffers as usize * BUFFER_BYTES as usize).next_multiple_of(PAGE);
     let area = frames.part(bytes(config.buffers), bytes(config.lro_buffers));
-    let area = area.ok_or(StartError::Damaged("the device has too few frames"))?;
+    let area = area.ok_or(StartError::BadStartInfo("the device has too few frames"))?;
     Ok(Some(Pool::new(area, BUFFER_BYTES as usize)))
 }
 
@@ -108,12 +110,12 @@ impl<W: Wait> DeviceDomain<W> {
         self.waiter.heartbeat();
         self.serve_monitor();
         let now_ns = monotonic_ns();
-        self.device.wire_mut().work(now_ns);
+        self.device.wire_mut().poll(now_ns);
         let Self { device, link, .. } = self;
         match link.granted() {
             Some(granted) => {
                 device.apply_controls(&granted.memory);
-                device.work(now_ns, &granted.memory);
+                device.poll(now_ns, &granted.memory);
                 if device.raise(now_ns, &granted.memory) {
                     link.interrupt();
                 }
@@ -149,7 +151,7 @@ impl<W: Wait> DeviceDomain<W> {
         waiter.fence();
         let now_ns = monotonic_ns();
         let due_ns = device.due_ns(now_ns).into_iter();
-        let due_ns = due_ns.chain(device.wire().next_work(now_ns)).min();
+        let due_ns = due_ns.chain(device.wire().next_due(now_ns)).min();
         // The wire's descriptor remains readable while the next frame waits for the rate limit, so
         // the device waits only for the doorbell.
         let source = match device.wire().due_ns(0) {
@@ -186,9 +188,9 @@ impl<W: Wait> DeviceDomain<W> {
         link.advance(|queues| device.connect(&queues.receive_queues(), queues.transmit, now_ns));
     }
 
-    fn answer(&self, request: &Request) -> Result<Value, String> {
+    fn answer(&self, request: &MailboxRequest) -> Result<Value, String> {
         match request {
-            Request::Stat => Ok(self.stat()),
+            MailboxRequest::Stat => Ok(self.stat()),
             _ => Err("the device of a NIC answers only `stat`".to_owned()),
         }
     }

@@ -7,7 +7,7 @@ use config::domain::{BUFFER_BYTES, DeviceConfig, WireConfig, bytes_per_s};
 use nic::Pool;
 use nic::dma::Wire;
 use nic::sim::SimNic;
-use runtime::device::{attach_if_there, give_up};
+use runtime::device::{attach_if_present, removal_handler};
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
@@ -42,15 +42,15 @@ impl DeviceWire {
                 let bytes = config.buffers as usize * BUFFER_BYTES as usize;
                 let buffers = memory.part(0, bytes.next_multiple_of(PAGE));
                 let buffers =
-                    buffers.ok_or(StartError::Damaged("the device has too few frames"))?;
+                    buffers.ok_or(StartError::BadStartInfo("the device has too few frames"))?;
                 let pool = Pool::new(buffers, BUFFER_BYTES as usize);
                 let (near, far, station) = cable::ends(of, config.rate_mbps, config.mtu as usize);
                 let far = FarEnd::new(far, station, pool);
                 Ok(Self::Cable(Box::new((near, far))))
             }
             WireConfig::Tap { device } => {
-                let fd = attach_if_there(&**platform, *device)?;
-                let on_removed = give_up(platform, vec![*device]);
+                let fd = attach_if_present(&**platform, *device)?;
+                let on_removed = removal_handler(platform, vec![*device]);
                 let rate = config.rate_mbps.map(bytes_per_s);
                 Ok(Self::Tap(TapWire::new(fd, longest, rate, on_removed)))
             }
@@ -62,17 +62,17 @@ impl DeviceWire {
     }
 
     /// Begins a turn at `now_ns`. Runs the station at the far end, if the wire has one.
-    pub fn work(&mut self, now_ns: u64) {
+    pub fn poll(&mut self, now_ns: u64) {
         match self {
-            Self::Cable(cable) => _ = cable.1.work(now_ns),
+            Self::Cable(cable) => _ = cable.1.poll(now_ns),
             Self::Tap(tap) => tap.advance(now_ns),
             Self::Source(_) => {}
         }
     }
 
-    /// Returns the time at which to call [`DeviceWire::work`] next.
+    /// Returns the time at which to call [`DeviceWire::poll`] next.
     #[must_use]
-    pub fn next_work(&self, now_ns: u64) -> Option<u64> {
+    pub fn next_due(&self, now_ns: u64) -> Option<u64> {
         match self {
             Self::Cable(cable) => cable.1.next_due(now_ns),
             Self::Tap(_) | Self::Source(_) => None,

@@ -82,13 +82,13 @@ impl Backpressure {
     }
 
     /// Begins a round: no sender waits yet.
-    pub fn begin(&mut self) {
+    pub fn begin_round(&mut self) {
         self.waiting.clear();
     }
 
     /// Returns whether the sender at `port` must wait. `has_room` states whether its
     /// [destination](SendingGuest::destination) has buffers for a packet.
-    pub fn waits(
+    pub fn must_wait(
         &mut self,
         (port, sender): (usize, &mut SendingGuest),
         has_room: bool,
@@ -127,7 +127,7 @@ impl Backpressure {
     }
 
     /// Iterates over the destination ports of this round's waits.
-    pub fn awaited(&self) -> impl Iterator<Item = usize> {
+    pub fn awaited_destinations(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|wait| wait.to)
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     impl TestSender {
         fn waits(&mut self, has_room: bool, now_ns: u64) -> bool {
-            self.all.waits((1, &mut self.sender), has_room, now_ns)
+            self.all.must_wait((1, &mut self.sender), has_room, now_ns)
         }
     }
 
@@ -171,13 +171,13 @@ mod tests {
         let mut one = one();
         assert!(!one.waits(true, 0));
         for now in 0..10 {
-            one.all.begin();
+            one.all.begin_round();
             assert!(one.waits(false, now * US));
             assert!(one.all.is_waiting(1) && !one.all.is_waiting(2));
-            assert_eq!(one.all.awaited().collect::<Vec<_>>(), [2]);
+            assert_eq!(one.all.awaited_destinations().collect::<Vec<_>>(), [2]);
             assert_eq!(one.all.due_ns(), Some(MAX_WAIT_NS));
         }
-        one.all.begin();
+        one.all.begin_round();
         assert!(!one.waits(true, 10 * US));
         assert_eq!((one.all.is_waiting(1), one.all.due_ns()), (false, None));
     }
@@ -208,7 +208,7 @@ mod tests {
             let mut waited = 0;
             const ROUNDS: u64 = 10_000;
             for now in 0..ROUNDS {
-                one.all.begin();
+                one.all.begin_round();
                 waited += u64::from(one.waits(now % drip == 0, now * US));
             }
             assert!(waited <= ROUNDS / 2 + 500, "{waited} µs of {ROUNDS}");
@@ -219,11 +219,11 @@ mod tests {
     fn removed_guest_neither_waits_nor_is_awaited() {
         for removed in [1, 2] {
             let mut one = one();
-            one.all.begin();
+            one.all.begin_round();
             assert!(one.waits(false, 0));
             one.all.remove(removed);
             assert!(!one.all.is_waiting(1));
-            assert_eq!(one.all.awaited().count(), 0, "{removed}");
+            assert_eq!(one.all.awaited_destinations().count(), 0, "{removed}");
         }
         let mut one = one();
         one.sender.forget(2);

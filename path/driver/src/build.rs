@@ -27,10 +27,10 @@ use config::domain::{
 use net::bridge::{Bridge, BridgeSettings};
 use nic::moderation::ModerationPolicy;
 use runtime::ledger::Ledger;
-use runtime::lro::{LroStage, Side};
+use runtime::lro::{LroSide, LroStage};
 use runtime::mailbox::DomainMailbox;
 use runtime::platform::{Platform, Wait};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, rejected_error};
 use shmem::{Area, Span};
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -54,7 +54,9 @@ pub fn run_with<W: Wait>(
     guests: impl FnOnce(VifSettings) -> Box<dyn Guests>,
 ) -> Result<Infallible, StartError> {
     let (mut driver, platform) = build(started, guests)?;
-    platform.ready().map_err(|why| refused("ready", why))?;
+    platform
+        .ready()
+        .map_err(|why| rejected_error("ready", why))?;
     driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
     driver.devices_changed();
@@ -102,7 +104,7 @@ pub(crate) fn build<W: Wait>(
     let shared = VifSettings::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
     let guests = guests(shared.clone());
     let own_platform = Rc::clone(&platform);
-    let mut driver = Driver::empty(switch, waiter, mailbox, own_platform, guests, &config);
+    let mut driver = Driver::without_ports(switch, waiter, mailbox, own_platform, guests, &config);
     driver.flow_memory = flows;
     let own = OwnDomain {
         frames: domain_memory.frames,
@@ -127,7 +129,7 @@ pub(crate) fn build<W: Wait>(
             && let Some(&wire) = wires.get(queue.nic as usize)
         {
             let end = driver.device_queue(wire.0, queue.queue);
-            let end = end.ok_or(StartError::Damaged(
+            let end = end.ok_or(StartError::BadStartInfo(
                 "a guest's dedicated queue does not fit",
             ))?;
             let calls = Rc::clone(&own.calls);
@@ -141,7 +143,7 @@ pub(crate) fn build<W: Wait>(
 
 /// Returns the error of a port that the bridge rejects.
 fn rejected(why: String) -> StartError {
-    refused("a port of the bridge", std::io::Error::other(why))
+    rejected_error("a port of the bridge", std::io::Error::other(why))
 }
 
 /// Returns a guest's dedicated queue of a wire. Returns `None` if the monitor has created none
@@ -157,7 +159,7 @@ fn dedicated_queue(
             Ok(Some(DedicatedQueue::Socket(Box::new(queue))))
         }
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(why) => Err(refused("a guest's dedicated queue", why)),
+        Err(why) => Err(rejected_error("a guest's dedicated queue", why)),
     }
 }
 
@@ -172,14 +174,16 @@ impl FrameMemory {
         let area = self
             .area
             .part(self.used, bytes)
-            .ok_or(StartError::Damaged("the driver domain has too few frames"))?;
+            .ok_or(StartError::BadStartInfo(
+                "the driver domain has too few frames",
+            ))?;
         self.used += bytes.next_multiple_of(PAGE);
         Ok(area)
     }
 
     /// Takes `bytes` bytes from the end of the remaining area.
     fn take_last(&mut self, bytes: usize) -> Result<Area, StartError> {
-        let few = StartError::Damaged("the driver domain has too few frames");
+        let few = StartError::BadStartInfo("the driver domain has too few frames");
         let at = self.area.span().len().checked_sub(bytes);
         let (rest, last) = at
             .and_then(|at| Some((self.area.part(0, at)?, self.area.part(at, bytes)?)))
@@ -207,7 +211,7 @@ fn nic_port(
     let linearizer = Linearizer::new(linearizer, LINEAR_BYTES as usize, lro.backend);
     // Packets that LRO holds must leave the NIC enough buffers to receive into.
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
-    let merger = LroStage::new(Side::Physical, lro, pool.capacity() - low_water);
+    let merger = LroStage::new(LroSide::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
         ModerationConfig::Spin => ModerationPolicy::Spin,
         ModerationConfig::Tick(us) => ModerationPolicy::Tick { us },

@@ -1,10 +1,10 @@
 //! A NIC whose device is a separate domain. The driver grants that domain the rings and the pool,
 //! and reconnects when it restarts.
 
-use abi::hypercall::Create;
+use abi::hypercall::CreateGrantOp;
 use abi::{PAGE, XenbusState};
 use nic::dma::record::QueueRecord;
-use nic::dma::{Bell, RemoteNic, RemoteQueue};
+use nic::dma::{DeviceDoorbell, RemoteNic, RemoteQueue};
 use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::call::{Calls, OwnTable};
 use runtime::frontend::{FrontendConnection, HandshakeStep};
@@ -40,7 +40,7 @@ pub struct DevicePort {
 #[derive(Debug)]
 struct DeviceBell(Rc<dyn Doorbell>);
 
-impl Bell for DeviceBell {
+impl DeviceDoorbell for DeviceBell {
     fn ring(&self) {
         self.0.ring();
     }
@@ -77,8 +77,8 @@ impl DevicePort {
             let before = self.link.state;
             let Some(peer) = self.link.peer() else { return };
             match self.link.next_step(&peer, true) {
-                HandshakeStep::Stay => {}
-                HandshakeStep::LayOut => match self.lay_out(&peer) {
+                HandshakeStep::Wait => {}
+                HandshakeStep::Initialize => match self.lay_out(&peer) {
                     Ok(record) => self.link.set_state(XenbusState::Initialised, &record),
                     Err(why) => self.close(&why, buffers),
                 },
@@ -124,7 +124,7 @@ impl DevicePort {
             let first = area.span().addr().saturating_sub(frames) / PAGE;
             first..first + area.len() / PAGE
         });
-        let grant = |(index, frame): (u32, usize)| Create {
+        let grant = |(index, frame): (u32, usize)| CreateGrantOp {
             table,
             index,
             frame: frame as u32,
@@ -178,7 +178,7 @@ impl Middleware for DevicePort {
         out: &mut Vec<Frame>,
     ) -> usize {
         let taken = self.nic.rx(now_ns, budget, buffers, out);
-        if let Some(error) = self.nic.closed()
+        if let Some(error) = self.nic.close_reason()
             && self.table.is_some()
         {
             self.close(&error.to_string(), buffers);

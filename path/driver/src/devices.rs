@@ -8,13 +8,13 @@ use crate::steering::MonitorSteering;
 use crate::xdp;
 use abi::ConnId;
 use config::domain::{BUFFER_BYTES, NicConfig, NicKindConfig, Rings, bytes_per_s};
-use nic::dma::soft::{Interrupts, SoftSetup};
+use nic::dma::soft::{InterruptModeration, SoftSetup};
 use nic::dma::{RemoteNic, RemoteSetup, SoftNic};
 use nic::limited::Limited;
 use nic::sim::SimNic;
 use nic::{Nic, Pool};
 use nic_linux::TapNic;
-use runtime::device::{attach, attach_if_there, give_up, pcap};
+use runtime::device::{attach, attach_if_present, pcap, removal_handler};
 use runtime::frontend::FrontendConnection;
 use runtime::platform::Platform;
 use runtime::start::StartError;
@@ -46,11 +46,11 @@ pub fn nic(
     let rest = eighth
         .checked_mul(2)
         .and_then(|used| area.len().checked_sub(used));
-    let rest = rest.ok_or(StartError::Damaged("a NIC has too few buffers"))?;
+    let rest = rest.ok_or(StartError::BadStartInfo("a NIC has too few buffers"))?;
     let pool = |offset, len| {
         area.part(offset, len)
             .map(|area| Pool::new(area, BUFFER_BYTES as usize))
-            .ok_or(StartError::Damaged("a NIC has too few buffers"))
+            .ok_or(StartError::BadStartInfo("a NIC has too few buffers"))
     };
     let received = area.part(2 * eighth, rest).unwrap_or(area);
     let mtu = config.mtu as usize;
@@ -169,7 +169,7 @@ fn remote(
 ) -> Result<Box<dyn Nic>, StartError> {
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);
-    let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
+    let nic = nic.ok_or(StartError::BadStartInfo("the rings of a NIC do not fit"))?;
     let name = config.name.clone();
     let port = DevicePort::new(name, nic, link, granted, domain.clone());
     Ok(Box::new(port))
@@ -201,13 +201,13 @@ fn soft(
         entries: rings.descriptors,
         queues: config.vmq.map_or(0, |vmq| vmq.queues as usize),
         mtu: config.mtu as usize,
-        interrupts: Interrupts {
+        interrupts: InterruptModeration {
             delay_ns: u64::from(rings.interrupt_us) * 1000,
             frames: rings.interrupt_frames as usize,
         },
     };
     let nic = SoftNic::new(setup, wire, memory, pool, platform.window());
-    let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
+    let nic = nic.ok_or(StartError::BadStartInfo("the rings of a NIC do not fit"))?;
     Ok(SoftPort::new(config.name.clone(), nic))
 }
 
@@ -221,7 +221,7 @@ fn socket(
     send_bytes: usize,
     mtu: usize,
 ) -> Result<Box<dyn Nic>, StartError> {
-    let Some(fd) = attach_if_there(&**platform, device)? else {
+    let Some(fd) = attach_if_present(&**platform, device)? else {
         return Ok(Box::new(TapNic::new(None, false, false, false, mtu)));
     };
     let socket = xdp::SocketLayout {
@@ -243,10 +243,10 @@ fn tap(
     (vnet_header, checksum, tso): (bool, bool, bool),
     mtu: usize,
 ) -> Result<TapNic, StartError> {
-    let fd = attach_if_there(&**platform, device)?;
+    let fd = attach_if_present(&**platform, device)?;
     let devices = [&[device], queues].concat();
     let nic = TapNic::new(fd, vnet_header, checksum, tso, mtu);
-    Ok(nic.on_removed(give_up(platform, devices)))
+    Ok(nic.on_removed(removal_handler(platform, devices)))
 }
 
 /// Opens a TAP with its dedicated queues, or without them if the monitor cannot steer this TAP.

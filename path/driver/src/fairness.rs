@@ -77,7 +77,7 @@ impl Fairness {
 
     /// Begins a round. Forgets which guests waited for their rate limits, because these guests may
     /// have no work any more.
-    pub fn begin(&mut self) {
+    pub fn begin_round(&mut self) {
         self.all_limited = false;
         self.due_ns = None;
     }
@@ -91,7 +91,7 @@ impl Fairness {
     /// Returns the next guest's turn, of at most `budget` packets. Returns `None` if no guest may
     /// send now.
     pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<GuestShare> {
-        self.begin();
+        self.begin_round();
         match self.fair.next(now_ns) {
             Turn::Serve { vif, bytes } => {
                 let average_bytes = self
@@ -138,7 +138,7 @@ impl Fairness {
 
     /// Returns whether the guest at `port` has packets that wait for its rate limit.
     #[must_use]
-    pub fn waits(&self, port: usize) -> bool {
+    pub fn is_rate_limited(&self, port: usize) -> bool {
         self.all_limited && self.queued.get(port).copied().unwrap_or(false)
     }
 
@@ -236,7 +236,7 @@ mod tests {
             "{sent}"
         );
         assert!(queue.due_ns().is_some_and(|due| due > 0));
-        assert!(queue.waits(0));
+        assert!(queue.is_rate_limited(0));
     }
 
     #[test]
@@ -260,11 +260,14 @@ mod tests {
         queue.activate(0);
         queue.served(0, 4, 1 << 20, true);
         assert_eq!(queue.next(0, 64), None);
-        assert!(queue.waits(0), "it is in debt");
-        assert!(!queue.waits(1), "it may send while the other waits");
+        assert!(queue.is_rate_limited(0), "it is in debt");
+        assert!(
+            !queue.is_rate_limited(1),
+            "it may send while the other waits"
+        );
         queue.activate(1);
         assert_eq!(queue.next(0, 64).map(|share| share.port), Some(1));
-        assert!(!queue.waits(1));
+        assert!(!queue.is_rate_limited(1));
     }
 
     #[test]
@@ -273,7 +276,7 @@ mod tests {
         queue.activate(0);
         queue.served(0, 4, 1 << 20, true);
         assert_eq!(queue.next(0, 64), None);
-        queue.begin();
-        assert_eq!((queue.due_ns(), queue.waits(0)), (None, false));
+        queue.begin_round();
+        assert_eq!((queue.due_ns(), queue.is_rate_limited(0)), (None, false));
     }
 }

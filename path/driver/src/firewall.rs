@@ -30,7 +30,7 @@ pub struct DenyRule {
 
 impl KernelFirewall {
     /// Adds rules of a dedicated queue that the kernel also enforces.
-    pub fn add_denying(&mut self, rules: &[DenyRule]) {
+    pub fn add_deny_rules(&mut self, rules: &[DenyRule]) {
         self.denying.extend(rules);
     }
 
@@ -41,12 +41,12 @@ impl KernelFirewall {
 
     /// Returns the deny rules that the kernel enforces.
     #[must_use]
-    pub fn denying(&self) -> &[DenyRule] {
+    pub fn deny_rules(&self) -> &[DenyRule] {
         &self.denying
     }
 
     /// Returns the counts of a port's rules as JSON, or `None` if the port has no rules. `kernel`
-    /// has the kernel's counts of the rules in [`Self::denying`].
+    /// has the kernel's counts of the rules in [`Self::deny_rules`].
     #[must_use]
     pub fn stat(
         &self,
@@ -76,7 +76,7 @@ impl KernelFirewall {
 /// by which the configuration and the monitor identify them. `wire` and `guest` each are a port
 /// number and its configuration.
 #[must_use]
-pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
+pub fn kernel_deny_rules(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
     let ((nic, wire), (vif, config)) = (wire, guest);
     let from_wire =
         rule::for_direction(&wire.rules, rule::RuleDirection::In).map(|found| (nic, found));
@@ -95,13 +95,13 @@ pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Den
 
 /// Returns the names of these rules.
 #[must_use]
-pub fn names(rules: &[rule::FirewallRule]) -> Vec<String> {
+pub fn rule_names(rules: &[rule::FirewallRule]) -> Vec<String> {
     rules.iter().map(|rule| rule.name.clone()).collect()
 }
 
 /// Converts the rules of one port for the bridge.
 #[must_use]
-pub fn rules(rules: &[rule::FirewallRule]) -> Vec<Rule> {
+pub fn bridge_rules(rules: &[rule::FirewallRule]) -> Vec<Rule> {
     let prefix = |cidr: config::Cidr| Prefix::new(cidr.address, cidr.prefix);
     let direction = |direction: rule::RuleDirection| match direction {
         rule::RuleDirection::In => Direction::In,
@@ -170,7 +170,7 @@ mod tests {
             panic!("two guests");
         };
         let found = |wire: usize, port: usize| {
-            let all = denying((wire, &config.nics[0]), (port, guest)).into_iter();
+            let all = kernel_deny_rules((wire, &config.nics[0]), (port, guest)).into_iter();
             let all = all.map(|rule| (rule.queue, rule.number, rule.port, rule.index));
             all.collect::<Vec<_>>()
         };
@@ -183,7 +183,7 @@ mod tests {
     fn removing_a_port_removes_its_rules() {
         let mut firewall = KernelFirewall::default();
         for port in [0, 1] {
-            firewall.add_denying(&[DenyRule {
+            firewall.add_deny_rules(&[DenyRule {
                 queue: port,
                 number: 0,
                 port,
@@ -191,7 +191,11 @@ mod tests {
             }]);
         }
         firewall.remove(0);
-        let left: Vec<_> = firewall.denying().iter().map(|rule| rule.queue).collect();
+        let left: Vec<_> = firewall
+            .deny_rules()
+            .iter()
+            .map(|rule| rule.queue)
+            .collect();
         assert_eq!(left, [1]);
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::PortConfig {
         },
         addresses: vif.addresses.clone(),
         gateways: vif.gateways.clone(),
-        rules: firewall::rules(&vif.rules),
+        rules: firewall::bridge_rules(&vif.rules),
         ..bridge::PortConfig::nic()
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use crate::build::build;
     use crate::testing::System;
     use crate::vifs::memory::OpenedMemory;
-    use abi::mailbox::Request;
+    use abi::mailbox::MailboxRequest;
     use abi::{DomId, PAGE, XenbusState};
     use config::rule::FirewallRule;
     use runtime::call::Calls;
@@ -219,7 +219,7 @@ mod tests {
                 cpus: 0,
             },
             platform: System::new(),
-            calls: Rc::new(RefCell::new(Calls::refused())),
+            calls: Rc::new(RefCell::new(Calls::unavailable())),
             waiter: FixedChanges::default(),
             config,
         }
@@ -261,7 +261,7 @@ mod tests {
         let script = Rc::new(ScriptedChanges::default());
         let access = |_| Box::new(Script(Rc::clone(&script))) as Box<dyn Guests>;
         let (mut late, _) = build(started(), access).unwrap();
-        let attach = Request::Attach {
+        let attach = MailboxRequest::Attach {
             vif: described.clone(),
         };
         late.answer(&attach).unwrap();
@@ -273,7 +273,7 @@ mod tests {
         other.extra_macs = vec![[2, 0, 0, 0, 0, 9]];
         let other = serde_json::to_string(&other).unwrap();
         for driver in [&mut late, &mut early] {
-            let refused = driver.answer(&Request::Attach { vif: other.clone() });
+            let refused = driver.answer(&MailboxRequest::Attach { vif: other.clone() });
             assert!(refused.unwrap_err().contains("already bound to a port"));
         }
     }
@@ -324,17 +324,17 @@ mod tests {
         // The driver retries a guest that could not advance.
         changed.borrow_mut().clear();
         let vif = driver.vifs_mut().find(|vif| vif.conn() == ConnId(9));
-        vif.unwrap().trouble = "refused".to_owned();
+        vif.unwrap().last_error = "refused".to_owned();
         driver.advance();
         assert_eq!(system.polled.take(), [ConnId(9), ConnId(9)]);
     }
 
     /// Returns the request as a newer manager would send it, with a key unknown to the driver.
-    fn from_newer_manager(request: &Request) -> Request {
+    fn from_newer_manager(request: &MailboxRequest) -> MailboxRequest {
         let with_key = |vif: &str| vif.replacen('{', r#"{"quarantine":true,"#, 1);
         match request {
-            Request::Attach { vif } => Request::Attach { vif: with_key(vif) },
-            Request::Change { vif } => Request::Change { vif: with_key(vif) },
+            MailboxRequest::Attach { vif } => MailboxRequest::Attach { vif: with_key(vif) },
+            MailboxRequest::Change { vif } => MailboxRequest::Change { vif: with_key(vif) },
             other => panic!("{other:?}"),
         }
     }
@@ -348,11 +348,11 @@ mod tests {
                 staging_pages,
                 ..vif(conn, mac)
             };
-            Request::Attach {
+            MailboxRequest::Attach {
                 vif: serde_json::to_string(&vif).unwrap(),
             }
         };
-        let detach = |conn| Request::Detach { conn };
+        let detach = |conn| MailboxRequest::Detach { conn };
         let done = |what: &str, conn: u32| Ok(json!({ what: conn }));
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         let state = driver.vifs_mut().next().unwrap().state();
@@ -371,12 +371,12 @@ mod tests {
                 ..vif(conn, 1)
             };
             let vif = serde_json::to_string(&vif).unwrap();
-            Request::Change { vif }
+            MailboxRequest::Change { vif }
         };
         for rules in [vec![FirewallRule::any("no mail", false)], vec![]] {
             let count = rules.len();
             assert_eq!(driver.answer(&change(5, rules)), done("changed", 5));
-            let stat = driver.answer(&Request::Stat).unwrap().to_string();
+            let stat = driver.answer(&MailboxRequest::Stat).unwrap().to_string();
             assert_eq!(stat.matches("no mail").count(), count, "{stat}");
         }
         for (wrong, why) in [
@@ -384,7 +384,7 @@ mod tests {
             (attach(6, 1, 0), "already bound to a port"),
             (attach(6, 2, 1), "no room"),
             (
-                Request::Attach { vif: "{}".into() },
+                MailboxRequest::Attach { vif: "{}".into() },
                 "not a valid interface",
             ),
             // A newer manager's key may restrict the guest.
@@ -423,10 +423,10 @@ mod tests {
                 ..vif(conn, conn as u8)
             };
             let vif = serde_json::to_string(&vif).unwrap();
-            driver.answer(&Request::Attach { vif }).unwrap();
+            driver.answer(&MailboxRequest::Attach { vif }).unwrap();
         }
         let mut ports = serde_json::Map::new();
-        let mut request = Request::Stat;
+        let mut request = MailboxRequest::Stat;
         let mut replies = 0;
         loop {
             let mut reply = driver.answer(&request).unwrap();
@@ -438,7 +438,7 @@ mod tests {
                 break;
             };
             let first = first as u32;
-            request = Request::Ports { first };
+            request = MailboxRequest::Ports { first };
         }
         assert!(replies > 1);
         assert_eq!(ports.len(), GUESTS as usize);

@@ -152,7 +152,7 @@ impl InPlace {
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
             return;
         };
-        switch.ledger.at(Hop::Lro, || match buffers {
+        switch.ledger.charge_to(Hop::Lro, || match buffers {
             BufferLending::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
             // Merging may produce packets of `MAX_SLOTS` slots, so the guest must accept these.
             BufferLending::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
@@ -218,7 +218,7 @@ impl InPlace {
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
             return report;
         };
-        switch.ledger.at(Hop::Netback, || match buffers {
+        switch.ledger.charge_to(Hop::Netback, || match buffers {
             BufferLending::Posted { .. } => {
                 for frame in &self.frames {
                     netback.accept(frame);
@@ -238,7 +238,7 @@ impl InPlace {
 /// Computes a pending checksum if its field is not at the position that the guest expects. The
 /// delivery of the frame reports failures.
 fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
-    if transport::is_placed(frame) || finish_in_place(frame).is_err() {
+    if transport::has_standard_checksum(frame) || finish_in_place(frame).is_err() {
         return;
     }
     // A header that is written last is written only after the verdict.

@@ -61,7 +61,7 @@ impl Linearizer {
     }
 
     /// Combines both pools, for freeing buffers of either.
-    pub fn with<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
+    pub fn combined_buffers<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
         BothPools {
             small,
             large: &mut self.pool,
@@ -105,10 +105,10 @@ impl Buffers for BothPools<'_> {
         }
     }
 
-    fn keep(&mut self, id: BufferId) -> bool {
+    fn add_owner(&mut self, id: BufferId) -> bool {
         match id.0 < FIRST_LARGE {
-            true => self.small.keep(id),
-            false => self.large.keep(id),
+            true => self.small.add_owner(id),
+            false => self.large.add_owner(id),
         }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
         }
         assert!(frames[0].offload.gso.is_some() && frames[1].offload.gso.is_none());
         for frame in &mut frames {
-            frame.recycle(&mut linear.with(&mut small));
+            frame.recycle(&mut linear.combined_buffers(&mut small));
         }
         assert_eq!((small.available(), linear.pool.available()), (64, 2));
     }

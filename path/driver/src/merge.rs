@@ -10,7 +10,7 @@ use config::domain::LroConfig;
 use config::lro::{FlushConfig, FormKey};
 use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
-use runtime::lro::{LroStage, Side, Sums};
+use runtime::lro::{LroSide, LroStage, Sums};
 use serde_json::Value;
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
@@ -44,7 +44,7 @@ impl QueueLro {
     #[must_use]
     pub fn new(lro: &LroConfig) -> Self {
         Self {
-            merger: LroStage::new(Side::Physical, &settings(lro), usize::MAX),
+            merger: LroStage::new(LroSide::Physical, &settings(lro), usize::MAX),
             run: Vec::new(),
             one: Vec::new(),
             merged: Vec::new(),

@@ -186,19 +186,19 @@ impl NicPort {
         // With the policy `Tick`, every due poll counts as one tick of the flush policy. Otherwise
         // empty polls do not count, because any guest's notification causes one.
         let polled = is_due && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
-        ledger.at(Hop::Lro, || {
+        ledger.charge_to(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
         });
         self.arrived = arrived;
         if self.linearizer.is_on() && !out.is_empty() {
-            ledger.at(Hop::Bridge, || self.linearizer.copy(out, &mut self.pool));
+            ledger.charge_to(Hop::Bridge, || self.linearizer.copy(out, &mut self.pool));
         }
         taken.max(out.len())
     }
 
     fn poll(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let before = out.len();
-        let taken = ledger.at(Hop::Nic, || {
+        let taken = ledger.charge_to(Hop::Nic, || {
             let taken = self.nic.rx(now_ns, budget, &mut self.pool, out);
             out.iter_mut().skip(before).for_each(finish_beyond_reach);
             taken
@@ -215,10 +215,10 @@ impl NicPort {
     }
 
     /// Returns the buffers of taken frames to the pool.
-    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
-        ledger.at(Hop::Nic, || {
+    pub fn release_taken(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+        ledger.charge_to(Hop::Nic, || {
             for frame in &mut *frames {
-                frame.recycle(&mut self.linearizer.with(&mut self.pool));
+                frame.recycle(&mut self.linearizer.combined_buffers(&mut self.pool));
             }
             frames.clear();
         });
@@ -233,7 +233,7 @@ impl NicPort {
     /// Keeps the buffers of a frame of the batch for a queue. Returns false if the frame's memory
     /// does not belong to the NIC.
     pub fn keep_queued(&mut self, frame: &Frame) -> bool {
-        let kept = frame.keep(&mut self.linearizer.with(&mut self.pool));
+        let kept = frame.add_owner(&mut self.linearizer.combined_buffers(&mut self.pool));
         self.queued.add(if kept { frame.pieces.len() } else { 0 });
         kept
     }
@@ -241,7 +241,7 @@ impl NicPort {
     /// Returns the buffers of a kept frame to the pool.
     pub fn release_queued(&mut self, frame: &mut Frame, units: usize) {
         self.queued.remove(units);
-        frame.recycle(&mut self.linearizer.with(&mut self.pool));
+        frame.recycle(&mut self.linearizer.combined_buffers(&mut self.pool));
     }
 
     /// Sends frames.
@@ -252,7 +252,7 @@ impl NicPort {
                 self.acks.selective += u64::from(ack.selective);
             }
         }
-        let report = ledger.at(Hop::Nic, || self.nic.tx(now_ns, frames, pick));
+        let report = ledger.charge_to(Hop::Nic, || self.nic.tx(now_ns, frames, pick));
         self.traffic.out_packets += u64::from(report.sent);
         self.traffic.out_bytes += report.bytes;
         self.sent.add(&report);

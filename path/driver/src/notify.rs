@@ -58,6 +58,6 @@ impl GuestNotifier {
         let has_more = |(_, nic): (usize, &NicPort)| nic.wake(now_ns) == Wake::Now;
         now_ns.saturating_sub(self.last_notify_ns) < self.period_ns
             && switch.ports.nics().any(has_more)
-            && !switch.ports.vifs_mut().any(VifPort::is_short)
+            && !switch.ports.vifs_mut().any(VifPort::is_short_of_buffers)
     }
 }

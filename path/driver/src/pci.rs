@@ -12,9 +12,9 @@ use nic::dma::pci::{
     VirtioNet,
 };
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
-use runtime::device::attach_if_there;
+use runtime::device::attach_if_present;
 use runtime::platform::Platform;
-use runtime::start::{StartError, print_line, refused};
+use runtime::start::{StartError, print_line, rejected_error};
 use shmem::{Area, Span};
 use std::fs::File;
 use std::io::{self, Read};
@@ -105,7 +105,7 @@ impl PciPort {
             nic: None,
             restarts: NicRestarts::new(),
         };
-        let Some(interrupt) = attach_if_there(platform, place.0)? else {
+        let Some(interrupt) = attach_if_present(platform, place.0)? else {
             port.log(format_args!("the NIC has no device, and is closed"));
             return Ok(port);
         };
@@ -120,7 +120,7 @@ impl PciPort {
             let has_served = PciControl::HasServed.encode();
             if device_control(REGISTERS_NAME, place.0, has_served, platform)? == 0 {
                 let what = format!("nic.{}", port.name);
-                return Err(refused(&what, io::Error::other(why)));
+                return Err(rejected_error(&what, io::Error::other(why)));
             }
             port.close(why, shmem::time::monotonic_ns());
         }
@@ -200,7 +200,7 @@ const REGISTERS_NAME: &str = "the registers of a PCI device";
 /// Returns the kind of a device.
 fn kind(device: u32, platform: &dyn Platform) -> Result<PciKind, StartError> {
     let word = device_control(REGISTERS_NAME, device, PciControl::Kind.encode(), platform)?;
-    PciKind::from_wire(word).ok_or(StartError::Damaged("a PCI device of an unknown kind"))
+    PciKind::from_wire(word).ok_or(StartError::BadStartInfo("a PCI device of an unknown kind"))
 }
 
 /// Waits until the registers of a device are mapped, and returns them.
@@ -213,7 +213,9 @@ fn window(
     let of = |structure: Structure| {
         let layout = StructureLayout::decode(control_word(PciControl::Layout(structure))?);
         let span = registers(structure.slot(slot), layout, platform);
-        span.ok_or(StartError::Damaged("a PCI device's registers do not fit"))
+        span.ok_or(StartError::BadStartInfo(
+            "a PCI device's registers do not fit",
+        ))
     };
     Ok(RegisterWindow {
         common: of(Structure::Common)?,
@@ -335,7 +337,7 @@ impl Nic for PciPort {
             nic.check();
         }
         let taken = nic.rx(now_ns, budget, buffers, out);
-        if let (Some(why), None) = (nic.closed(), self.restarts.due_ns) {
+        if let (Some(why), None) = (nic.close_reason(), self.restarts.due_ns) {
             self.close(why, now_ns);
         }
         taken

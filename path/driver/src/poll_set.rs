@@ -77,21 +77,21 @@ impl PollSet {
         let state = self.states.get(port);
         let is_idle = state.is_some_and(|state| state.watch.is_idle());
         if is_idle {
-            self.found(port, false);
+            self.record_poll(port, false);
         }
         is_idle
     }
 
-    /// Begins a round; returns the ports to poll. [`PollSet::end`] takes them back.
+    /// Begins a round; returns the ports to poll. [`PollSet::end_round`] takes them back.
     #[must_use]
-    pub fn begin(&mut self) -> Vec<usize> {
+    pub fn begin_round(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.next)
     }
 
     /// Records whether polling the guest at `port` found work. A port without records, such as a
     /// NIC, never becomes quiet.
     #[inline]
-    pub fn found(&mut self, port: usize, work: bool) {
+    pub fn record_poll(&mut self, port: usize, work: bool) {
         let Some(PollState { empty_polls, .. }) = self.states.get_mut(port) else {
             return;
         };
@@ -112,9 +112,9 @@ impl PollSet {
         }
     }
 
-    /// Ends the round that polled the ports in `polled`, which [`PollSet::begin`] returned. `work`
-    /// states whether the round found work; if it did not, the next round polls all ports.
-    pub fn end(&mut self, mut polled: Vec<usize>, work: bool, now_ns: u64) {
+    /// Ends the round that polled the ports in `polled`, which [`PollSet::begin_round`] returned.
+    /// `work` states whether the round found work; if it did not, the next round polls all ports.
+    pub fn end_round(&mut self, mut polled: Vec<usize>, work: bool, now_ns: u64) {
         polled.clear();
         if work && now_ns.saturating_sub(self.all_ns) < QUIET_POLL_INTERVAL_NS {
             polled.extend(&self.active);
@@ -136,12 +136,12 @@ mod tests {
     /// Runs a round at `now_ns` in which only the ports of `busy` have work; returns the polled
     /// ports.
     fn round(set: &mut PollSet, busy: &[usize], now_ns: u64) -> Vec<usize> {
-        let polled = set.begin();
+        let polled = set.begin_round();
         for &port in polled.iter().filter(|port| **port != 0) {
-            set.found(port, busy.contains(&port));
+            set.record_poll(port, busy.contains(&port));
         }
         let mut sorted = polled.clone();
-        set.end(polled, !busy.is_empty(), now_ns);
+        set.end_round(polled, !busy.is_empty(), now_ns);
         sorted.sort_unstable();
         sorted
     }
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn unknown_ports_are_ignored() {
         let mut set = PollSet::default();
-        set.found(3, true);
-        let polled = set.begin();
-        set.end(polled, true, 0);
-        assert!(set.begin().is_empty());
+        set.record_poll(3, true);
+        let polled = set.begin_round();
+        set.end_round(polled, true, 0);
+        assert!(set.begin_round().is_empty());
     }
 }

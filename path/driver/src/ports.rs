@@ -80,16 +80,16 @@ impl BridgePort {
     /// Returns the number of frames made by splitting larger frames that exceeded the guest's
     /// receive credit.
     #[must_use]
-    pub fn split(&self) -> u64 {
+    pub fn resegmented_frames(&self) -> u64 {
         match self {
             Self::Nic(_) => 0,
-            Self::Vif(vif) => vif.split(),
+            Self::Vif(vif) => vif.resegmented_frames(),
         }
     }
 
     /// Takes at most `budget` frames from the device or guest, and appends the frames to forward to
     /// `out`. Large receive offload may hold frames back or flush held ones. Returns the number of
-    /// frames handled. The port owns the frames until [`BridgePort::done`].
+    /// frames handled. The port owns the frames until [`BridgePort::release_taken`].
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -104,11 +104,11 @@ impl BridgePort {
     }
 
     /// Returns the frames of the last [`BridgePort::take`] to the device or guest.
-    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+    pub fn release_taken(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         match self {
-            Self::Nic(nic) => nic.done(frames, ledger),
+            Self::Nic(nic) => nic.release_taken(frames, ledger),
             Self::Vif(vif) => {
-                vif.done(ledger);
+                vif.release_taken(ledger);
                 frames.clear();
             }
         }

@@ -25,7 +25,7 @@ const PORT_BYTES: usize = mailbox::OUT_MAX - 64 * 1024;
 
 /// The parts of the driver whose counters are reported.
 #[derive(Debug)]
-pub struct Reported<'a> {
+pub struct DriverReport<'a> {
     /// The switch, with its ports.
     pub switch: &'a Switch,
     /// The dedicated queues of NICs.
@@ -34,7 +34,7 @@ pub struct Reported<'a> {
     pub dedicated: &'a [DedicatedReceiver],
 }
 
-impl Reported<'_> {
+impl DriverReport<'_> {
     /// Returns all counters of the driver: of its ports, bridge and queues, of the dedicated queues
     /// of NICs and of AF_XDP wires, and of its hypercalls, if it counts them. If not all ports fit
     /// into the mailbox, `next` is the number of the first one that [`Reported::ports`] is to
@@ -54,7 +54,11 @@ impl Reported<'_> {
         for (reason, count) in switch.software_offload.tx_errors.iter() {
             drops.add(reason.name(), count);
         }
-        let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
+        let split: u64 = switch
+            .ports
+            .iter()
+            .map(|(_, port)| port.resegmented_frames())
+            .sum();
         let mut stat = json!({
             "ledger": switch.ledger.report(),
             "ports": ports,
@@ -205,7 +209,7 @@ fn hypercalls(counts: &[HypercallCount]) -> Value {
 }
 
 /// Returns the kernel's counts of denied frames, in the order of
-/// [`crate::firewall::KernelFirewall::denying`].
+/// [`crate::firewall::KernelFirewall::deny_rules`].
 fn denied(switch: &Switch) -> Vec<Count> {
     let mut all = BTreeMap::new();
     for (number, vif) in switch.ports.vifs() {
@@ -214,13 +218,13 @@ fn denied(switch: &Switch) -> Vec<Count> {
         all.extend(denied.map(|(rule, count)| ((number, rule), count)));
     }
     let count = |rule: &DenyRule| all.get(&(rule.queue, rule.number)).copied();
-    let rules = switch.firewall.denying().iter();
+    let rules = switch.firewall.deny_rules().iter();
     rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }
 
 /// Returns the number of frames that the kernel has denied for the dedicated queue of a port.
 fn denied_frames(switch: &Switch, denied: &[Count], port: usize) -> u64 {
-    let counts = switch.firewall.denying().iter().zip(denied);
+    let counts = switch.firewall.deny_rules().iter().zip(denied);
     let of_port = counts.filter(|(rule, _)| rule.queue == port);
     of_port.map(|(_, count)| count.frames).sum()
 }
@@ -246,7 +250,7 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
     }
     json!({
         "state": vif.state(),
-        "trouble": vif.trouble,
+        "trouble": vif.last_error,
         "traffic": vif.traffic,
         "counters": report::counters(&counters),
         "not_connected": vif.not_connected,

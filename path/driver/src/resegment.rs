@@ -13,7 +13,7 @@ pub struct Resegmenter {
     fit: Vec<Frame>,
     pick: Vec<u32>,
     /// Number of frames made by splitting larger frames.
-    pub split: u64,
+    pub resegmented_frames: u64,
 }
 
 impl Resegmenter {
@@ -73,7 +73,7 @@ impl Resegmenter {
             if fits || split(frame, netback.bytes_for(left), &mut self.fit).is_err() {
                 self.fit.push(frame.clone());
             } else {
-                self.split += (self.fit.len() - first) as u64;
+                self.resegmented_frames += (self.fit.len() - first) as u64;
             }
             for frame in self.fit.iter().skip(first) {
                 left = left.checked_sub(netback.slots_for(frame)).unwrap_or(left);

@@ -38,7 +38,7 @@ impl<N: Nic> Nic for SimWire<N> {
         buffers: &mut dyn nic::Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.far.work(now_ns);
+        self.far.poll(now_ns);
         self.near.rx(now_ns, budget, buffers, out)
     }
 

@@ -46,7 +46,7 @@ impl PortOffloads {
     /// Returns whether the port accepts the frame unchanged.
     #[must_use]
     pub fn takes(&self, frame: &Frame) -> bool {
-        self.caps.takes(frame) && (!self.finds_checksum || transport::is_placed(frame))
+        self.caps.takes(frame) && (!self.finds_checksum || transport::has_standard_checksum(frame))
     }
 }
 

@@ -130,7 +130,7 @@ impl Switch {
             bytes = bytes.max(cut.saturating_mul(QUANTUM_MIN.into()));
         }
         if let Some(port) = self.ports.get_mut(in_port) {
-            port.done(&mut frames, &self.ledger);
+            port.release_taken(&mut frames, &self.ledger);
             self.dirty.mark(in_port);
         }
         self.frames = frames;

@@ -20,7 +20,7 @@ use nic::sim::SimCable;
 use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::lro::{LroStage, Side};
+use runtime::lro::{LroSide, LroStage};
 use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd, Platform};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -112,7 +112,7 @@ pub(crate) fn vif_port(name: &str) -> VifPort {
 pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 6]) -> VifPort {
     let shared = VifSettings {
         platform: system,
-        calls: Rc::new(RefCell::new(Calls::over(call))),
+        calls: Rc::new(RefCell::new(Calls::with_page(call))),
         frames: Area::anonymous(4 * PAGE).unwrap(),
         grants: GrantMode::Counted,
         offloads: Offloads::Tso,
@@ -151,7 +151,7 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         nic,
         Pool::new(area, 2048),
         ModerationPolicy::Spin,
-        LroStage::new(Side::Physical, &LroConfig::default(), 1),
+        LroStage::new(LroSide::Physical, &LroConfig::default(), 1),
         Linearizer::new(
             Area::anonymous(PAGE).unwrap(),
             PAGE,

@@ -21,19 +21,19 @@ use crate::notify::GuestNotifier;
 use crate::offences;
 use crate::poll_set::PollSet;
 use crate::ports::BridgePort;
-use crate::report::Reported;
+use crate::report::DriverReport;
 use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
 use crate::vmq::NicQueues;
 use abi::ConnId;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use config::domain::DriverConfig;
 use nic::moderation::Wake;
 use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::Hop;
 use runtime::mailbox::{DomainMailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
-use runtime::start::{StartError, refused};
+use runtime::start::{StartError, rejected_error};
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ pub struct Driver<W> {
 
 impl<W: Wait> Driver<W> {
     /// Creates a driver on `platform` whose `switch` has no ports yet.
-    pub(crate) fn empty(
+    pub(crate) fn without_ports(
         switch: Switch,
         waiter: W,
         mailbox: DomainMailbox,
@@ -125,15 +125,15 @@ impl<W: Wait> Driver<W> {
     pub(crate) fn run_loop(mut self) -> Result<Infallible, StartError> {
         self.watch_all();
         loop {
-            self.turn().map_err(|why| refused("epoll", why))?;
+            self.turn().map_err(|why| rejected_error("epoll", why))?;
             if let Some(why) = self.failure {
-                return Err(StartError::Damaged(why));
+                return Err(StartError::BadStartInfo(why));
             }
         }
     }
 
     fn turn(&mut self) -> std::io::Result<()> {
-        self.switch.ledger.turn();
+        self.switch.ledger.begin_turn();
         self.waiter.heartbeat();
         self.serve_monitor();
         let now_ns = shmem::time::monotonic_ns();
@@ -162,11 +162,11 @@ impl<W: Wait> Driver<W> {
     fn round(&mut self, now_ns: u64) -> bool {
         let mut moved = false;
         let mut guests = 0;
-        self.fairness.begin();
-        self.backpressure.begin();
+        self.fairness.begin_round();
+        self.backpressure.begin_round();
         if !self.all_connected_once {
             let mut vifs = self.switch.ports.vifs();
-            self.all_connected_once = vifs.all(|(_, vif)| !vif.is_awaited());
+            self.all_connected_once = vifs.all(|(_, vif)| !vif.may_connect());
             drop(vifs);
             let until_ns = now_ns.saturating_add(GUEST_CONNECT_WAIT_NS);
             self.nics_wait_until_ns.get_or_insert(until_ns);
@@ -176,7 +176,7 @@ impl<W: Wait> Driver<W> {
             moved |= self.switch.drain_queues(now_ns);
         }
         let nics_wait = self.nics_wait(now_ns).is_some();
-        let polled = self.poll_set.begin();
+        let polled = self.poll_set.begin_round();
         for &number in &polled {
             // This check is the only access to an idle guest's memory.
             if self.poll_set.is_idle(number) {
@@ -188,7 +188,7 @@ impl<W: Wait> Driver<W> {
                 Some(BridgePort::Nic(_)) => moved |= self.serve_nic(number, now_ns),
                 Some(BridgePort::Vif(vif)) => {
                     let work = vif.has_work();
-                    self.poll_set.found(number, work);
+                    self.poll_set.record_poll(number, work);
                     if work {
                         self.fairness.activate(number);
                         guests += 1;
@@ -220,7 +220,7 @@ impl<W: Wait> Driver<W> {
         if !self.switch.errors.is_empty() {
             moved |= self.switch.send_errors(now_ns);
         }
-        self.poll_set.end(polled, moved, now_ns);
+        self.poll_set.end_round(polled, moved, now_ns);
         moved
     }
 
@@ -249,7 +249,7 @@ impl<W: Wait> Driver<W> {
             return share.packets;
         };
         let sender = (share.port, &mut vif.sender);
-        match self.backpressure.waits(sender, room > 0, now_ns) {
+        match self.backpressure.must_wait(sender, room > 0, now_ns) {
             true => 0,
             // The guest must not wait, so its whole batch is sent although the destination lacks
             // buffers.
@@ -331,7 +331,7 @@ impl<W: Wait> Driver<W> {
             backpressure,
             ..
         } = self;
-        for number in backpressure.awaited() {
+        for number in backpressure.awaited_destinations() {
             if let Some(vif) = switch.ports.vif_mut(number) {
                 vif.arm_for_buffers();
             }
@@ -346,12 +346,12 @@ impl<W: Wait> Driver<W> {
             fairness,
             ..
         } = self;
-        let waits = |number| fairness.waits(number) || backpressure.is_waiting(number);
+        let waits = |number| fairness.is_rate_limited(number) || backpressure.is_waiting(number);
         let mut vifs = switch.ports.vifs();
         let work = vifs.any(|(number, vif)| vif.has_work() && !waits(number));
         drop(vifs);
         let work = work
-            || backpressure.awaited().any(|number| {
+            || backpressure.awaited_destinations().any(|number| {
                 let vif = switch.ports.vif_mut(number);
                 vif.is_none_or(|vif| vif.room_for_segments(1) > 0)
             });
@@ -436,33 +436,33 @@ impl<W: Wait> Driver<W> {
         self.switch.ledger.enter(before);
     }
 
-    fn reported(&self) -> Reported<'_> {
-        Reported {
+    fn reported(&self) -> DriverReport<'_> {
+        DriverReport {
             switch: &self.switch,
             queues: &self.queues,
             dedicated: &self.dedicated,
         }
     }
 
-    pub(crate) fn answer(&mut self, request: &Request) -> Result<Value, String> {
+    pub(crate) fn answer(&mut self, request: &MailboxRequest) -> Result<Value, String> {
         match request {
-            Request::Stat => {
+            MailboxRequest::Stat => {
                 let counts = self.platform.hypercall_counts();
                 Ok(self.reported().stat(&counts))
             }
-            Request::Ports { first } => Ok(self.reported().ports(*first)),
-            Request::Trace => Ok(self.switch.trace.request()),
-            Request::Flows { of, first } => flow_report::flows(
+            MailboxRequest::Ports { first } => Ok(self.reported().ports(*first)),
+            MailboxRequest::Trace => Ok(self.switch.trace.request()),
+            MailboxRequest::Flows { of, first } => flow_report::flows(
                 &self.switch.ports,
                 &self.switch.bridge,
                 of,
                 *first,
                 shmem::time::monotonic_ns(),
             ),
-            Request::Attach { vif } => self.attach(vif),
-            Request::Detach { conn } => self.detach(ConnId(*conn)),
-            Request::Change { vif } => self.change(vif),
-            Request::Capture { id, of, snaplen } => {
+            MailboxRequest::Attach { vif } => self.attach(vif),
+            MailboxRequest::Detach { conn } => self.detach(ConnId(*conn)),
+            MailboxRequest::Change { vif } => self.change(vif),
+            MailboxRequest::Capture { id, of, snaplen } => {
                 let request = CaptureRequest {
                     id: *id,
                     of,
@@ -472,7 +472,7 @@ impl<W: Wait> Driver<W> {
                     .capture
                     .request(request, shmem::time::monotonic_ns())
             }
-            Request::Set { key, value } => {
+            MailboxRequest::Set { key, value } => {
                 let forwarding = self.switch.ports.forwarding();
                 self.settings.set(key, value, forwarding)?;
                 let lro = &self.settings.lro;

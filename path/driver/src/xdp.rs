@@ -7,7 +7,7 @@ use config::domain::BUFFER_BYTES;
 use nic_linux::XdpNic;
 use nic_linux::xdp::{KernelCounters, SocketParts};
 use runtime::platform::Platform;
-use runtime::start::{StartError, refused};
+use runtime::start::{StartError, rejected_error};
 use shmem::time::monotonic_ns;
 use shmem::{Area, Span, futex};
 use std::io::ErrorKind;
@@ -73,9 +73,9 @@ pub fn nic(
     let own = Rc::clone(platform);
     let is_sound = Box::new(move || {
         // If the monitor rejects this, the next driver domain starts with a new socket.
-        let _ = own.device_control(device, XdpControl::Sound.encode());
+        let _ = own.device_control(device, XdpControl::ReportReusable.encode());
     });
-    XdpNic::new(parts, counters, is_sound).ok_or(StartError::Damaged(
+    XdpNic::new(parts, counters, is_sound).ok_or(StartError::BadStartInfo(
         "the rings of an AF_XDP socket do not fit their place",
     ))
 }
@@ -114,7 +114,7 @@ pub(crate) fn device_control(
         // The core does not wait for netd while netd has no CPU or restarts, so the driver retries.
         let is_unanswered = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
         if !is_unanswered || monotonic_ns() >= end_ns {
-            return answer.map_err(|why| refused(what, why));
+            return answer.map_err(|why| rejected_error(what, why));
         }
         // A futex wait is the only sleep that a domain may use.
         futex::wait(&AtomicU32::new(0), 0, Some(RETRY_INTERVAL));

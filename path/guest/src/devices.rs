@@ -4,7 +4,7 @@ use crate::endpoint::{Echo, FrameSource, SharedDevice, Sink, vhost_user};
 use config::domain::{EndpointConfig, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
-use runtime::device::{attach_if_there, give_up, pcap};
+use runtime::device::{attach_if_present, pcap, removal_handler};
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
@@ -39,18 +39,18 @@ pub fn endpoints(
         EndpointConfig::Tap { devices } => devices
             .iter()
             .map(|&device| {
-                let fd = attach_if_there(&**platform, device)?;
+                let fd = attach_if_present(&**platform, device)?;
                 let tap = TapNic::new(fd, true, checksum, tso, mtu);
-                let tap = tap.on_removed(give_up(platform, vec![device]));
+                let tap = tap.on_removed(removal_handler(platform, vec![device]));
                 Ok(Box::new(tap) as Box<dyn Nic>)
             })
             .collect::<Result<_, StartError>>()?,
         EndpointConfig::Stack { stack } => {
             let mut station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
             if let Some(file) = file {
-                station = station
-                    .with_file(file)
-                    .map_err(|_| StartError::Damaged("the pages of a file are inaccessible"))?;
+                station = station.with_file(file).map_err(|_| {
+                    StartError::BadStartInfo("the pages of a file are inaccessible")
+                })?;
             }
             match queues {
                 1 => vec![Box::new(station)],

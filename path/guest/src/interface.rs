@@ -71,10 +71,10 @@ impl Interface {
             // This is also needed after a final close, to end grants to a backend that has exited.
             let free = before == XenbusState::Closed && self.link.free_if_drained(&mut self.memory);
             match self.connection.next_step(&peer, free) {
-                HandshakeStep::Stay => {}
-                HandshakeStep::LayOut => match self.lay_out(&peer) {
+                HandshakeStep::Wait => {}
+                HandshakeStep::Initialize => match self.lay_out(&peer) {
                     Ok(record) => self.connection.set_state(XenbusState::Initialised, &record),
-                    Err(trouble) => self.close(&trouble),
+                    Err(error) => self.close(&error),
                 },
                 HandshakeStep::Connect => {
                     self.connection.reset_refusals();
@@ -85,7 +85,7 @@ impl Interface {
                     self.connection.count_refusal();
                     self.close("");
                 }
-                HandshakeStep::Close(trouble) => self.close(trouble),
+                HandshakeStep::Close(error) => self.close(error),
                 HandshakeStep::Restart => self
                     .connection
                     .set_state(XenbusState::Initialising, &NO_RECORD),
@@ -104,7 +104,7 @@ impl Interface {
         let conn = self.connection.conn;
         let (netfront, record) = self.memory.lay_out(conn, peer.domain, &back)?;
         self.link.set(netfront);
-        self.connection.trouble.clear();
+        self.connection.last_error.clear();
         Ok(record)
     }
 
@@ -126,10 +126,10 @@ impl Interface {
     }
 
     /// Closes the connection. Grants still in use are ended later.
-    fn close(&mut self, trouble: &str) {
-        if !trouble.is_empty() {
-            trouble.clone_into(&mut self.connection.trouble);
-            runtime::start::print_line(format_args!("interface {}: {trouble}", self.name));
+    fn close(&mut self, error: &str) {
+        if !error.is_empty() {
+            error.clone_into(&mut self.connection.last_error);
+            runtime::start::print_line(format_args!("interface {}: {error}", self.name));
         }
         let now_ns = shmem::time::monotonic_ns();
         self.to_guest.drain(now_ns, &mut self.device);
@@ -158,7 +158,7 @@ impl Interface {
 
     /// Moves frames from the driver domain to the endpoint; returns whether there were any.
     pub fn to_guest(&mut self, pass: &mut PassInput<'_>) -> bool {
-        let Some(netfront) = self.link.open(self.connection.is_connected()) else {
+        let Some(netfront) = self.link.connected_netfront(self.connection.is_connected()) else {
             return false;
         };
         // Most polls find nothing and do not justify a time stamp.
@@ -177,7 +177,7 @@ impl Interface {
 
     /// Moves frames from the endpoint to the driver domain; returns whether any were sent.
     pub fn from_guest(&mut self, pass: &mut PassInput<'_>) -> bool {
-        let Some(netfront) = self.link.open(self.connection.is_connected()) else {
+        let Some(netfront) = self.link.connected_netfront(self.connection.is_connected()) else {
             return false;
         };
         let behind = (&mut self.device, &mut self.memory);
@@ -241,7 +241,7 @@ impl Interface {
         let Some(netfront) = self.open() else {
             return false;
         };
-        if !waiting && netfront.has_work() || starved && netfront.has_room_to_reap() {
+        if !waiting && netfront.has_work() || starved && netfront.has_unreaped_responses() {
             return true;
         }
         let device = self
@@ -254,7 +254,7 @@ impl Interface {
 
     /// Returns the netfront, if connected.
     fn open(&mut self) -> Option<&mut Netfront> {
-        self.link.open(self.connection.is_connected())
+        self.link.connected_netfront(self.connection.is_connected())
     }
 
     /// Returns whether to ignore the endpoint's descriptor, because its frames must wait for room

@@ -33,7 +33,7 @@ pub(crate) fn stat(ledger: &Ledger, interfaces: &[Interface]) -> Value {
         "drops": Value::from(drops),
         "too_big": { "sent": sent, "limited": limited },
         "lro": Value::from(lro),
-        "file": { "granted_anew": file.entered, "reused": file.reused, "copied": file.copied },
-        "pool": { "granted_anew": pool.entered, "revoked": pool.left },
+        "file": { "granted_anew": file.granted, "reused": file.reused, "copied": file.copied },
+        "pool": { "granted_anew": pool.granted, "revoked": pool.revoked },
     })
 }

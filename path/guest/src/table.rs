@@ -2,7 +2,7 @@
 //! is always page *n*, so that adjacent pages share one mapping.
 
 use abi::counted::Revocation;
-use abi::hypercall::{Create, Revoke};
+use abi::hypercall::{CreateGrantOp, RevokeOp};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::{Calls, OwnTable};
 use shmem::{Area, Span};
@@ -50,7 +50,7 @@ impl Granter for CountedTable {
     ) {
         let ops: Vec<_> = pages
             .iter()
-            .map(|page| Create {
+            .map(|page| CreateGrantOp {
                 table: self.handle,
                 index: page
                     .entry
@@ -70,10 +70,10 @@ impl Granter for CountedTable {
     }
 
     /// Revokes by force, even while the other end uses the page.
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         let ops: Vec<_> = grefs
             .iter()
-            .map(|&gref| Revoke {
+            .map(|&gref| RevokeOp {
                 table: self.handle,
                 gref,
                 how: Revocation::Force,
@@ -88,8 +88,8 @@ impl Granter for CountedTable {
         );
     }
 
-    fn leave_idle(&mut self, gref: GrantRef) -> bool {
-        let op = Revoke {
+    fn revoke_if_unused(&mut self, gref: GrantRef) -> bool {
+        let op = RevokeOp {
             table: self.handle,
             gref,
             how: Revocation::Refuse,

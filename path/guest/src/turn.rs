@@ -3,13 +3,13 @@
 use crate::interface::pass::PassInput;
 use crate::interface::{Interface, build};
 use crate::report;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use config::domain::GuestConfig;
 use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{DomainMailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, rejected_error};
 use runtime::trace::Trace;
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
@@ -41,7 +41,9 @@ pub struct GuestDomain<W> {
 /// failed.
 pub fn run<W: Wait>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
     let (mut guest, platform) = assemble(started)?;
-    platform.ready().map_err(|why| refused("ready", why))?;
+    platform
+        .ready()
+        .map_err(|why| rejected_error("ready", why))?;
     guest.interfaces.iter_mut().for_each(Interface::advance);
     guest.run_loop()
 }
@@ -94,12 +96,12 @@ fn assemble<W>(
 impl<W: Wait> GuestDomain<W> {
     fn run_loop(mut self) -> Result<Infallible, StartError> {
         loop {
-            self.turn().map_err(|why| refused("epoll", why))?;
+            self.turn().map_err(|why| rejected_error("epoll", why))?;
         }
     }
 
     fn turn(&mut self) -> std::io::Result<()> {
-        self.ledger.turn();
+        self.ledger.begin_turn();
         self.waiter.heartbeat();
         self.serve_monitor();
         let now_ns = shmem::time::monotonic_ns();
@@ -215,17 +217,21 @@ impl<W: Wait> GuestDomain<W> {
         self.ledger.enter(before);
     }
 
-    fn answer(&mut self, request: &Request) -> Result<Value, String> {
+    fn answer(&mut self, request: &MailboxRequest) -> Result<Value, String> {
         match request {
-            Request::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
-            Request::Trace => Ok(self.trace.request()),
-            Request::Attach { .. } | Request::Detach { .. } | Request::Change { .. } => {
+            MailboxRequest::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
+            MailboxRequest::Trace => Ok(self.trace.request()),
+            MailboxRequest::Attach { .. }
+            | MailboxRequest::Detach { .. }
+            | MailboxRequest::Change { .. } => {
                 Err("a guest domain has no interfaces to attach".into())
             }
-            Request::Capture { .. } => Err("only a driver domain captures packets".to_owned()),
-            Request::Flows { .. } => Err("only a driver domain has flows".to_owned()),
-            Request::Ports { .. } => Err("only a driver domain has ports".to_owned()),
-            Request::Set { key, value } => {
+            MailboxRequest::Capture { .. } => {
+                Err("only a driver domain captures packets".to_owned())
+            }
+            MailboxRequest::Flows { .. } => Err("only a driver domain has flows".to_owned()),
+            MailboxRequest::Ports { .. } => Err("only a driver domain has ports".to_owned()),
+            MailboxRequest::Set { key, value } => {
                 self.switches.set(key, value, self.forwarding.as_deref())?;
                 let lro = self.switches.lro;
                 self.interfaces.iter_mut().for_each(|i| i.set_lro(&lro));

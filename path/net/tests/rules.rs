@@ -521,7 +521,7 @@ proptest! {
         prop_assert_eq!(verdict, if passes { Verdict::Unicast(A) } else { DENIED });
         prop_assert_eq!([frames(&bridge, WIRE), frames(&bridge, A)], expected);
         let mut header = frame_of(&sent.bytes, &[]);
-        header.need(128).unwrap();
+        header.extend_snapshot(128).unwrap();
         prop_assert_eq!(bridge.denied_by(header.header(), WIRE, 0).is_some(), !passes);
     }
 

@@ -4,9 +4,9 @@
 
 mod common;
 
-use abi::machine::EVERY_MAC;
+use abi::machine::ALL_MACS;
 use common::{ETHERTYPE, Guests, MACS, OTHER, SHARED_ONLY, Sender, frame_to};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::vmq::{QueueId, VmqError};
 use nic::{Checksum, Gso, GsoKind, Nic, Pool};
 use shmem::Area;
@@ -120,7 +120,7 @@ fn the_number_of_steered_macs_is_limited() {
     }
     let refused = steering.steer(mac(2 * queues), Some(0)).unwrap_err();
     assert_eq!(refused.to_string(), "Argument list too long (os error 7)");
-    steering.steer(EVERY_MAC, None).unwrap();
+    steering.steer(ALL_MACS, None).unwrap();
     for number in 0..queues {
         steering.steer(mac(1000 + number), Some(number)).unwrap();
     }
@@ -136,7 +136,7 @@ fn recover_steers_all_frames_to_the_shared_queue() {
     for n in 0..MACS.len() {
         guests.alloc_queue(n);
     }
-    guests.steering.steer(EVERY_MAC, None).unwrap();
+    guests.steering.steer(ALL_MACS, None).unwrap();
     let sender = Sender::new(&guests.namespace);
     for mac in MACS {
         sender.send(&frame_to(mac, 1));
@@ -157,7 +157,7 @@ fn split_headers_stay_out_of_the_buffers() {
     };
     let queue = guests.alloc_queue_with(1, true);
     let sender = Sender::new(&guests.namespace);
-    let lengths = [60, SNAPSHOT - 1, SNAPSHOT, SNAPSHOT + 1, 1514];
+    let lengths = [60, SNAPSHOT_MAX - 1, SNAPSHOT_MAX, SNAPSHOT_MAX + 1, 1514];
     let sent = lengths.map(|len| {
         let mut frame = frame_to(MACS[1], len as u32);
         frame.extend((frame.len()..len).map(|at| at as u8));
@@ -170,7 +170,7 @@ fn split_headers_stay_out_of_the_buffers() {
         received.extend(guests.poll_with(queue, |frame| {
             assert_eq!(
                 (frame.bare(), frame.pieces.len()),
-                (frame.len().min(SNAPSHOT), 1)
+                (frame.len().min(SNAPSHOT_MAX), 1)
             );
             let rest = frame.pieces[0].span;
             let mut after_header = vec![0; rest.len()];

@@ -193,7 +193,7 @@ fn uplink_masquerades_and_leaves_no_state() {
         // Dropping the uplink removes its rules, although the core keeps a copy of the uplink's
         // descriptor.
         let uplink = uplink.expect("the uplink translates addresses");
-        let copy = uplink.kept().try_clone_to_owned().unwrap();
+        let copy = uplink.adoption_fd().try_clone_to_owned().unwrap();
         drop(uplink);
         drop(guests);
         assert_eq!(forwarding(), before);
@@ -227,7 +227,7 @@ fn system_forwards_while_any_uplink_exists() {
         let uplink = left.uplink.as_ref().unwrap();
         let switched_on = uplink.switched_on().to_vec();
         assert_eq!(switched_on, [KEY]);
-        let kept = uplink.kept().try_clone_to_owned().unwrap();
+        let kept = uplink.adoption_fd().try_clone_to_owned().unwrap();
         let adopted = NatUplink::adopt(&both[second], of, kept, &switched_on);
         // The process that set up the uplink is killed.
         std::mem::forget(left.uplink);

@@ -6,7 +6,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic::dma::layout::queue_bytes;
 use nic::dma::receive::ReceiveSetup;
-use nic::dma::soft::Interrupts;
+use nic::dma::soft::InterruptModeration;
 use nic::dma::{IoTable, ReceiveQueue, SoftDevice, Wire};
 use nic::{Frame, Pool};
 use shmem::Area;
@@ -79,7 +79,7 @@ impl Loop {
             left: BATCH,
         };
         let transmit = base.add(queue_bytes(ENTRIES))?;
-        let interrupts = Interrupts::default();
+        let interrupts = InterruptModeration::default();
         Some(Self {
             queue: ReceiveQueue::new(setup, rings.span(), None)?,
             device: SoftDevice::new(wire, ENTRIES, &[base], transmit, 1518, interrupts),
@@ -101,7 +101,7 @@ impl Loop {
         let start = Instant::now();
         let posted = queue.post(table, usize::MAX, false, pool);
         let first = start.elapsed();
-        device.work(0, table);
+        device.poll(0, table);
         let start = Instant::now();
         let received = queue.receive(table, BATCH, pool, frames);
         for frame in &mut *frames {

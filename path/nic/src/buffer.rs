@@ -37,11 +37,11 @@ pub trait Buffers {
     /// Takes a page for the rest of a frame; `None` if the supply has no large buffers.
     fn take_large(&mut self) -> Option<Buffer>;
     /// Returns a buffer to the supply. Ignores [`BufferId::NONE`] and ids that are not in use. Each
-    /// call of [`keep`](Buffers::keep) requires one more return before the buffer is free.
+    /// call of [`keep`](Buffers::add_owner) requires one more return before the buffer is free.
     fn put(&mut self, id: BufferId);
     /// Adds an owner to a buffer in use. Returns false if the buffer is not in use, or if the
     /// supply cannot share buffers.
-    fn keep(&mut self, _id: BufferId) -> bool {
+    fn add_owner(&mut self, _id: BufferId) -> bool {
         false
     }
     /// Removes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a
@@ -139,7 +139,7 @@ impl Buffers for Pool {
         }
     }
 
-    fn keep(&mut self, id: BufferId) -> bool {
+    fn add_owner(&mut self, id: BufferId) -> bool {
         let index = id.0.checked_sub(self.first);
         let owners = index.and_then(|index| self.owners.get_mut(index as usize));
         let Some(owners) = owners.filter(|owners| **owners > 0) else {

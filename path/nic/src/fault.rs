@@ -3,7 +3,7 @@
 use crate::buffer::Buffers;
 use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
-use crate::seed::Seeded;
+use crate::seed::SeededRng;
 use std::collections::VecDeque;
 
 /// Fault probabilities per frame, from 0.0 to 1.0, equal in both directions.
@@ -35,7 +35,7 @@ struct FaultCounts {
 pub struct Faulty<N> {
     inner: N,
     faults: Faults,
-    chance: Seeded,
+    chance: SeededRng,
     done: FaultCounts,
     arrived: Vec<Frame>,
     /// Frames to receive, in order.
@@ -47,7 +47,7 @@ impl<N: Nic> Faulty<N> {
     #[must_use]
     pub fn new(inner: N, faults: Faults) -> Self {
         let (arrived, pending) = (Vec::new(), VecDeque::new());
-        let chance = Seeded::new(faults.seed);
+        let chance = SeededRng::new(faults.seed);
         Self {
             inner,
             faults,

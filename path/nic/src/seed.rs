@@ -5,9 +5,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Random numbers from SplitMix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Seeded(SplitMix64);
+pub(crate) struct SeededRng(SplitMix64);
 
-impl Seeded {
+impl SeededRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))
     }

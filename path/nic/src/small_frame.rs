@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 
 /// Number of leading bytes that the fast path copies: the Ethernet header and the fields that
 /// identify protocols.
-pub const HEAD: usize = 64;
+pub const HEAD_BYTES: usize = 64;
 
 /// Number of leading bytes after [`SmallFrame::lengthen`]. They include the flags of TCP over IPv6.
 const LONG_HEAD: usize = 80;
@@ -17,7 +17,7 @@ const LONG_HEAD: usize = 80;
 /// A frame in one piece without offloads, in transit through the driver domain.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFrame {
-    head: [u8; LONG_HEAD],
+    head: [u8; HEAD_BYTES],
     /// Whether the copy in `head` extends beyond [`HEAD`] bytes.
     is_long: bool,
     span: Span,
@@ -33,7 +33,7 @@ impl SmallFrame {
     /// Stores the frame in `span`, with a copy of its head.
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
-        if span.len() < HEAD {
+        if span.len() < HEAD_BYTES {
             self.head = [0; LONG_HEAD];
         }
         span.read(self.head.first_chunk_mut::<HEAD>().ok_or(Fault)?)?;
@@ -59,7 +59,7 @@ impl SmallFrame {
     /// Returns the copy of its first [`HEAD`] bytes, padded with zeros after the end of the frame.
     #[must_use]
     #[inline]
-    pub const fn head(&self) -> &[u8; HEAD] {
+    pub const fn head(&self) -> &[u8; HEAD_BYTES] {
         match self.head.first_chunk() {
             Some(head) => head,
             None => &[0; HEAD],
@@ -91,16 +91,16 @@ impl SmallFrame {
         if dst.len() < self.len() {
             return Err(Fault);
         }
-        if self.len() <= HEAD {
+        if self.len() <= HEAD_BYTES {
             return dst.take(self.len()).write(self.head());
         }
-        let rest = dst.skip(HEAD);
+        let rest = dst.skip(HEAD_BYTES);
         rest.prefetch_write();
         if self.is_long {
             return self.copy_long(dst);
         }
         dst.write(self.head())?;
-        shmem::copy(rest, self.span.skip(HEAD))
+        shmem::copy(rest, self.span.skip(HEAD_BYTES))
     }
 
     /// Like [`SmallFrame::copy_to`], for a frame that was [lengthened](SmallFrame::lengthen).
@@ -195,10 +195,13 @@ mod tests {
                 panic!("one frame");
             };
             assert_eq!(small_frame.len(), len);
-            assert_eq!(small_frame.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
+            assert_eq!(
+                small_frame.head()[..len.min(HEAD_BYTES)],
+                bytes[..len.min(HEAD_BYTES)]
+            );
             assert!(small_frame.head().iter().skip(len).all(|byte| *byte == 0));
             // The peer overwrites its bytes after the copy.
-            from.take(HEAD).fill(0xff).unwrap();
+            from.take(HEAD_BYTES).fill(0xff).unwrap();
             let to = memory(&[0xee; 2048]);
             small_frame.copy_to(to).unwrap();
             let mut copied = vec![0; len + 1];

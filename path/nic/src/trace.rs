@@ -20,7 +20,7 @@ pub enum TraceDirection {
 
 /// Record of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct FrameSummary {
     /// Time in monotonic nanoseconds.
     pub at_ns: u64,
     /// Direction.
@@ -35,7 +35,7 @@ pub struct Summary {
     header_len: usize,
 }
 
-impl Summary {
+impl FrameSummary {
     fn of(at_ns: u64, direction: TraceDirection, frame: &Frame) -> Self {
         let mut header = [0; RECORDED_BYTES];
         let mut header_len = 0;
@@ -66,7 +66,7 @@ impl Summary {
 #[derive(Debug)]
 pub struct Traced<N> {
     inner: N,
-    last: VecDeque<Summary>,
+    last: VecDeque<FrameSummary>,
     keep: usize,
 }
 
@@ -82,11 +82,11 @@ impl<N: Nic> Traced<N> {
     }
 
     /// Returns the recorded frames, oldest first.
-    pub fn last(&self) -> impl Iterator<Item = &Summary> {
+    pub fn last(&self) -> impl Iterator<Item = &FrameSummary> {
         self.last.iter()
     }
 
-    fn record(&mut self, summary: Summary) {
+    fn record(&mut self, summary: FrameSummary) {
         if self.last.len() >= self.keep {
             self.last.pop_front();
         }
@@ -117,14 +117,14 @@ impl<N: Nic> Middleware for Traced<N> {
         let before = out.len();
         let taken = self.inner.rx(now_ns, budget, buffers, out);
         for frame in out.iter().skip(before) {
-            self.record(Summary::of(now_ns, TraceDirection::Rx, frame));
+            self.record(FrameSummary::of(now_ns, TraceDirection::Rx, frame));
         }
         taken
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            self.record(Summary::of(now_ns, TraceDirection::Tx, frame));
+            self.record(FrameSummary::of(now_ns, TraceDirection::Tx, frame));
         }
         self.inner.tx(now_ns, frames, pick)
     }

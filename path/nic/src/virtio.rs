@@ -2,11 +2,11 @@
 //! bytes, little endian).
 
 use crate::Frame;
-use crate::frame::ETHERNET;
+use crate::frame::ETHERNET_BYTES;
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
 /// Length of the header in bytes.
-pub const BYTES: usize = 10;
+pub const HEADER_BYTES: usize = 10;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -24,7 +24,7 @@ pub struct MalformedHeader;
 /// Returns [`MalformedHeader`] if the header does not fit the frame, or uses an offload that was
 /// not negotiated.
 pub fn decode(
-    header: &[u8; BYTES],
+    header: &[u8; HEADER_BYTES],
     len: usize,
     checksum: bool,
     tso: bool,
@@ -45,7 +45,7 @@ pub fn decode(
     let offset = u16::from_ne_bytes([offset0, offset1]);
     let state = if flags & F_NEEDS_CSUM != 0 {
         let end = usize::from(start) + usize::from(offset) + 2;
-        if !checksum || usize::from(start) < ETHERNET || end > len {
+        if !checksum || usize::from(start) < ETHERNET_BYTES || end > len {
             return Err(MalformedHeader);
         }
         Checksum::Blank { start, offset }
@@ -78,7 +78,7 @@ pub fn decode(
 /// Encodes the header of a frame whose protocol headers end at `headers`. Without a pending
 /// offload, `headers` is ignored.
 #[must_use]
-pub fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
+pub fn encode(offload: Offload, headers: u16) -> [u8; HEADER_BYTES] {
     let (flags, start, offset) = match offload.checksum {
         Checksum::Unknown => (0, 0, 0),
         Checksum::Valid => (F_DATA_VALID, 0, 0),

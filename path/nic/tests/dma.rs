@@ -10,7 +10,7 @@ use nic::dma::layout::{
 };
 use nic::dma::queue::{DeviceQueue, DriverQueue};
 use nic::dma::receive::ReceiveSetup;
-use nic::dma::soft::Interrupts;
+use nic::dma::soft::InterruptModeration;
 use nic::dma::{IoAddr, IoTable, Misuse, QueueName, ReceiveQueue, SoftDevice};
 use nic::{Buffer, BufferId, Buffers, Frame, Gso, GsoKind, Pool};
 use proptest::prelude::*;
@@ -171,7 +171,7 @@ fn violations_name_the_queue_and_the_index() {
     };
     let cases = [
         (Completion { index: 2, ..good }, 2, Misuse::OutOfOrder(1)),
-        (Completion { index: 0, ..good }, 2, Misuse::Twice),
+        (Completion { index: 0, ..good }, 2, Misuse::CompletedTwice),
         (Completion { index: 9, ..good }, 2, Misuse::NotPosted),
         (good, 4, Misuse::NotPosted),
         (good, 0, Misuse::NotPosted),
@@ -191,16 +191,20 @@ fn violations_name_the_queue_and_the_index() {
             2,
             Misuse::BadHeader(7),
         ),
-        (gap(0, false), 2, Misuse::Gap { len: 0, most: 512 }),
+        (
+            gap(0, false),
+            2,
+            Misuse::PartialBuffer { len: 0, most: 512 },
+        ),
         (
             gap(511, false),
             2,
-            Misuse::Gap {
+            Misuse::PartialBuffer {
                 len: 511,
                 most: 512,
             },
         ),
-        (gap(0, true), 2, Misuse::Gap { len: 0, most: 512 }),
+        (gap(0, true), 2, Misuse::PartialBuffer { len: 0, most: 512 }),
     ];
     for (forged, completed, expected) in cases {
         let error = Rig::misuse(forged, completed);
@@ -418,7 +422,7 @@ impl Driven {
         let transmit = base.add(queue_bytes(ENTRIES)).unwrap();
         let memory = OwnMemory::new(rings.span(), ENTRIES).unwrap();
         let test_wire = TestWire::default();
-        let interrupts = Interrupts::default();
+        let interrupts = InterruptModeration::default();
         let wire = test_wire.clone();
         let device = SoftDevice::new(wire, ENTRIES, &[base], transmit, 1518, interrupts);
         Self {
@@ -481,7 +485,7 @@ impl Driven {
     }
 
     fn work(&mut self) -> Result<(), TestCaseError> {
-        self.device.work(0, &self.table);
+        self.device.poll(0, &self.table);
         while let Some(((), descriptor, completion)) = self.queue.take().unwrap() {
             let at = (descriptor.address.bits() - self.first.bits()) as usize;
             let frame = self.arrived.first().cloned().unwrap();

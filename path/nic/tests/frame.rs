@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bytes, pool};
-use nic::frame::{HOT, SNAPSHOT};
+use nic::frame::{SNAPSHOT_MAX, SNAPSHOT_MIN};
 use nic::{BufferId, Buffers, Checksum, CopyError, Frame, Gso, GsoKind, Piece, Pool};
 use proptest::prelude::*;
 use shmem::{Area, Span};
@@ -40,8 +40,8 @@ fn header_is_sent_from_the_snapshot() {
     memory.fill(0xff).unwrap();
     let sent = frame.to_vec().unwrap();
     assert_eq!(sent.len(), 150);
-    assert_eq!(&sent[..HOT], &bytes(1, HOT)[..]);
-    assert_eq!(&sent[HOT..], &[0xff; 150 - HOT][..]);
+    assert_eq!(&sent[..SNAPSHOT_MIN], &bytes(1, SNAPSHOT_MIN)[..]);
+    assert_eq!(&sent[SNAPSHOT_MIN..], &[0xff; 150 - SNAPSHOT_MIN][..]);
 }
 
 #[test]
@@ -55,15 +55,15 @@ fn snapshot_extension_rereads_no_byte() {
         200,
     )
     .unwrap();
-    memory.write(&[0xff; HOT]).unwrap();
-    frame.need(100).unwrap();
+    memory.write(&[0xff; SNAPSHOT_MIN]).unwrap();
+    frame.extend_snapshot(100).unwrap();
     assert_eq!(frame.header(), &bytes(1, 100)[..]);
     memory.fill(0).unwrap();
-    frame.need(80).unwrap();
-    frame.need(1000).unwrap();
-    assert_eq!(frame.header().len(), SNAPSHOT);
+    frame.extend_snapshot(80).unwrap();
+    frame.extend_snapshot(1000).unwrap();
+    assert_eq!(frame.header().len(), SNAPSHOT_MAX);
     assert_eq!(&frame.header()[..100], &bytes(1, 100)[..]);
-    assert_eq!(&frame.header()[100..], &[0; SNAPSHOT - 100][..]);
+    assert_eq!(&frame.header()[100..], &[0; SNAPSHOT_MAX - 100][..]);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_bare_header_has_no_piece() {
     assert_eq!(&copied[..], &whole[..]);
     // The snapshot continues after the bare header.
     frame.snapshot().unwrap();
-    assert_eq!(frame.header(), &whole[..HOT]);
-    frame.need(120).unwrap();
+    assert_eq!(frame.header(), &whole[..SNAPSHOT_MIN]);
+    frame.extend_snapshot(120).unwrap();
     assert_eq!(frame.header(), &whole[..120]);
     assert_eq!(frame.to_vec().unwrap(), whole);
     frame.header_mut()[0] = 9;
@@ -94,8 +94,8 @@ fn a_bare_header_has_no_piece() {
 
 #[test]
 fn a_bare_header_has_a_maximum_length() {
-    assert!(Frame::with_header(&[0; SNAPSHOT]).is_some());
-    assert!(Frame::with_header(&[0; SNAPSHOT + 1]).is_none());
+    assert!(Frame::with_header(&[0; SNAPSHOT_MAX]).is_some());
+    assert!(Frame::with_header(&[0; SNAPSHOT_MAX + 1]).is_none());
     assert!(Frame::with_header(&[]).unwrap().is_empty());
 }
 
@@ -268,7 +268,7 @@ proptest! {
     #[test]
     fn all_reads_of_a_frame_return_the_same_bytes(
         len in 0usize..400,
-        bare in 0usize..=SNAPSHOT,
+        bare in 0usize..=SNAPSHOT_MAX,
         need in 0usize..200,
         mut cuts in prop::collection::vec(0usize..400, 0..6),
         offset in 0usize..450,
@@ -283,9 +283,9 @@ proptest! {
             frame.push(piece);
         }
         frame.snapshot().unwrap();
-        frame.need(need).unwrap();
+        frame.extend_snapshot(need).unwrap();
         prop_assert_eq!(frame.len(), len);
-        let known = need.clamp(HOT, SNAPSHOT).max(bare).min(len);
+        let known = need.clamp(SNAPSHOT_MIN, SNAPSHOT_MAX).max(bare).min(len);
         prop_assert_eq!(frame.header(), &whole[..known]);
         prop_assert_eq!(&frame.to_vec().unwrap(), &whole);
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{TestNic, bytes, contents, counter, pool};
 use nic::fault::{Faults, Faulty};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::limited::Limited;
 use nic::trace::{TraceDirection, Traced};
 use nic::{Checksum, Frame, Nic, Pool};
@@ -132,7 +132,7 @@ fn reordered_frames_are_swapped() {
 #[test]
 fn corruption_flips_one_header_bit() {
     let wrong_bits = |found: &[u8], expected: &[u8]| -> u32 {
-        assert_eq!(found[HOT..], expected[HOT..]);
+        assert_eq!(found[SNAPSHOT_MIN..], expected[SNAPSHOT_MIN..]);
         found
             .iter()
             .zip(expected)

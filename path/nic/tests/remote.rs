@@ -4,7 +4,7 @@ mod common;
 
 use abi::PAGE;
 use common::{CountingBell, TestWire, bytes, counter, received};
-use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::soft::{InterruptModeration, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteSetup};
 use nic::{Frame, Nic, Pool, TxReport};
 use shmem::Area;
@@ -33,7 +33,7 @@ struct Rig {
     buffers: IoAddr,
 }
 
-fn rig(interrupts: Interrupts) -> Rig {
+fn rig(interrupts: InterruptModeration) -> Rig {
     let area = |bytes| Area::anonymous(bytes).unwrap();
     let (memory, pool) = (area(SETUP.bytes()), area(BUFFERS * BUFFER));
     let mut granted = IoTable::default();
@@ -75,7 +75,7 @@ impl Rig {
 
     /// Runs the device at time `now_ns`. Returns whether it raises its interrupt.
     fn work(&mut self, now_ns: u64) -> bool {
-        self.device.work(now_ns, &self.granted);
+        self.device.poll(now_ns, &self.granted);
         self.device.raise(now_ns, &self.granted)
     }
 
@@ -96,7 +96,7 @@ impl Rig {
 /// D-24: the device raises one interrupt for each index that the driver acknowledges.
 #[test]
 fn interrupt_is_raised_once_per_acknowledgement() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
     assert!(!rig.work(0), "nothing has arrived");
     let mut sent = vec![rig.arrive(1)];
@@ -114,7 +114,7 @@ fn interrupt_is_raised_once_per_acknowledgement() {
 /// D-21, D-24.
 #[test]
 fn interrupts_of_a_remote_device_are_moderated() {
-    let mut rig = rig(Interrupts {
+    let mut rig = rig(InterruptModeration {
         delay_ns: 50,
         frames: 3,
     });
@@ -134,7 +134,7 @@ fn interrupts_of_a_remote_device_are_moderated() {
 /// D-25: the driver rings the doorbell once, and only if the device sleeps.
 #[test]
 fn sleeping_device_is_woken_once() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     rig.receive();
     assert_eq!(rig.rung(), 1, "a new device waits for its first buffers");
     rig.work(0);
@@ -166,7 +166,7 @@ fn sleeping_device_is_woken_once() {
 /// D-4, D-23: the device can no longer access a revoked page.
 #[test]
 fn revoked_buffer_completes_with_an_error() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     rig.receive();
     rig.granted.unmap(rig.buffers, BUFFERS * BUFFER).unwrap();
     rig.arrive(1);
@@ -174,14 +174,14 @@ fn revoked_buffer_completes_with_an_error() {
     assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
     assert_eq!(counter(&rig.nic, "rx_io_error"), 1);
     assert_eq!(rig.device.counters().faults, 1);
-    assert_eq!(rig.nic.closed(), None);
+    assert_eq!(rig.nic.close_reason(), None);
 }
 
 /// D-26: after a device has died, every buffer returns, and the next device starts with empty
 /// queues.
 #[test]
 fn next_device_starts_with_empty_queues() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     rig.receive();
     rig.send(&bytes(1, 60));
     for mark in 0..2 * ENTRIES as u8 {
@@ -211,7 +211,7 @@ fn next_device_starts_with_empty_queues() {
 /// D-26: frames that arrive while the link is down are lost and counted.
 #[test]
 fn frames_for_a_link_that_is_down_are_discarded() {
-    let mut rig = rig(Interrupts {
+    let mut rig = rig(InterruptModeration {
         delay_ns: 50,
         frames: 0,
     });
@@ -231,7 +231,7 @@ fn frames_for_a_link_that_is_down_are_discarded() {
 /// work.
 #[test]
 fn device_takes_a_bounded_number_of_frames_per_turn() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     let fill = |rig: &Rig| {
         let mut arriving = rig.test_wire.arriving.borrow_mut();
         arriving.resize_with(300, || bytes(1, 60));
@@ -248,13 +248,13 @@ fn device_takes_a_bounded_number_of_frames_per_turn() {
 /// D-10, D-16.
 #[test]
 fn invalid_completion_closes_the_remote_nic() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     rig.receive();
     // `completed` exceeds the number of posted descriptors.
     rig.memory.span().store_u32(64, 1000).unwrap();
     rig.memory.span().store_u32(384, 1).unwrap();
     assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
-    assert!(rig.nic.closed().is_some());
+    assert!(rig.nic.close_reason().is_some());
     assert_eq!(rig.send(&bytes(1, 60)).refused, 1);
     rig.nic.disconnect(&mut rig.pool);
     assert_eq!(rig.pool.available(), BUFFERS);

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{CountingBell, TestWire, bytes, contents, received};
-use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::soft::{InterruptModeration, SoftDevice};
 use nic::dma::{IoAddr, IoFault, IoMemory, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
 use nic::{Buffer, BufferId, Frame, Nic, Pool};
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ impl Driver {
         frames.clear();
         let mut failed = Vec::new();
         let taken = self.queue.receive(BUDGET, &mut frames, &mut failed);
-        assert_eq!((failed, self.nic.closed()), (Vec::new(), None));
+        assert_eq!((failed, self.nic.close_reason()), (Vec::new(), None));
         self.received.extend(contents(&frames));
         let back = frames.iter().map(|frame| frame.pieces[0].buffer.0);
         self.unused.extend(back);
@@ -111,7 +111,7 @@ struct Rig {
     now_ns: Cell<u64>,
 }
 
-fn rig(interrupts: Interrupts) -> Rig {
+fn rig(interrupts: InterruptModeration) -> Rig {
     let area = |bytes| Area::anonymous(bytes).unwrap();
     let (memory, pool) = (area(SETUP.bytes()), area(32 * BUFFER));
     let guest = area(GUEST_BUFFERS as usize * BUFFER);
@@ -177,7 +177,7 @@ impl Rig {
             driver: &self.driver,
             turns,
         };
-        self.device.work(now_ns, &io);
+        self.device.poll(now_ns, &io);
         if self.device.raise(now_ns, &io) {
             self.driver.borrow_mut().is_awake = true;
         }
@@ -210,7 +210,7 @@ impl Rig {
 /// D-38: a driver that is awake for another reason does not read a queue before its interrupt.
 #[test]
 fn awake_driver_waits_for_the_interrupt() {
-    let mut rig = rig(Interrupts {
+    let mut rig = rig(InterruptModeration {
         delay_ns: 50,
         frames: 0,
     });
@@ -235,9 +235,9 @@ fn awake_driver_waits_for_the_interrupt() {
 /// The driver does not wait for them, and gets its buffers back.
 #[test]
 fn device_without_interrupts_loses_only_its_frames() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(InterruptModeration::default());
     rig.arrive(1, false);
-    rig.device.work(0, &rig.granted);
+    rig.device.poll(0, &rig.granted);
     for _ in 0..3 {
         assert_eq!(rig.received(), Vec::<Vec<u8>>::new());
     }
@@ -254,12 +254,15 @@ fn device_without_interrupts_loses_only_its_frames() {
 /// D-38: each interrupt without completions costs the driver one poll.
 #[test]
 fn interrupts_without_completions_are_harmless() {
-    let rig = rig(Interrupts::default());
+    let rig = rig(InterruptModeration::default());
     for raised in [1, u32::MAX, 0, 7] {
         rig.memory.span().store_u32(384, raised).unwrap();
         assert_eq!(rig.received(), Vec::<Vec<u8>>::new());
         let driver = rig.driver.borrow();
-        assert_eq!((driver.nic.closed(), driver.nic.next_due(0)), (None, None));
+        assert_eq!(
+            (driver.nic.close_reason(), driver.nic.next_due(0)),
+            (None, None)
+        );
     }
 }
 
@@ -273,7 +276,7 @@ proptest! {
         (delay_ns, frames) in (0_u64..40, 0_usize..4),
         wakes in prop::collection::vec(any::<bool>(), 12),
     ) {
-        let mut rig = rig(Interrupts { delay_ns, frames });
+        let mut rig = rig(InterruptModeration { delay_ns, frames });
         let turns = RefCell::new(VecDeque::from(turns));
         let mut sent = Vec::new();
         for (burst, wakes) in bursts.iter().zip(&wakes) {
@@ -319,7 +322,7 @@ fn concurrent_ends_lose_no_interrupt() {
                 granted.map(at, area.len()).unwrap();
             }
             let test_wire = TestWire::default();
-            let interrupts = Interrupts::default();
+            let interrupts = InterruptModeration::default();
             let mut device = SoftDevice::new(
                 test_wire.clone(),
                 ENTRIES,
@@ -331,7 +334,7 @@ fn concurrent_ends_lose_no_interrupt() {
             device.connect(&[places.receive], places.transmit, 0);
             let mut store = || {
                 test_wire.arriving.borrow_mut().push_back(bytes(1, 60));
-                device.work(0, &granted);
+                device.poll(0, &granted);
                 if device.raise(0, &granted) {
                     doorbell.store(true, Ordering::Release);
                 }

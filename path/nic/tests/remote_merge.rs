@@ -5,7 +5,7 @@ mod common;
 
 use common::{CountingBell, TestWire, bytes, counter};
 use nic::dma::layout::{MERGED_MAX, Merged, queue_bytes};
-use nic::dma::soft::{Arrival, Interrupts, Merger, SoftDevice};
+use nic::dma::soft::{Arrival, InterruptModeration, Merger, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
 use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Nic, Offload, Pool};
 use shmem::{Area, Span};
@@ -96,7 +96,7 @@ fn rig(delay_ns: u64) -> Rig {
         at
     });
     let test_wire = TestWire::default();
-    let interrupts = Interrupts {
+    let interrupts = InterruptModeration {
         delay_ns,
         frames: 0,
     };
@@ -141,7 +141,7 @@ impl Rig {
 
     fn work(&mut self, now_ns: u64) -> bool {
         self.device.apply_controls(&self.granted);
-        self.device.work(now_ns, &self.granted);
+        self.device.poll(now_ns, &self.granted);
         self.device.raise(now_ns, &self.granted)
     }
 
@@ -300,7 +300,7 @@ fn impossible_descriptions_are_malformed() {
         rig.complete(shared.skip(SETUP.bytes() - queue_bytes(ENTRIES)), &[words]);
         assert_eq!(rig.of_guest().len(), usize::from(is_good), "{words:?}");
         assert_eq!(rig.failed.len(), usize::from(!is_good));
-        assert_eq!(rig.nic.closed(), None);
+        assert_eq!(rig.nic.close_reason(), None);
     }
 }
 
@@ -321,7 +321,7 @@ fn closed_by(completions: &[[u32; 4]], of_guest: bool) -> Option<String> {
         rig.shared()
     };
     assert!(received.is_empty());
-    let closed = rig.nic.closed();
+    let closed = rig.nic.close_reason();
     rig.nic.disconnect(&mut rig.pool);
     assert_eq!(rig.pool.available(), BUFFERS);
     let mut back = std::mem::take(&mut rig.failed);

@@ -5,7 +5,7 @@ mod common;
 
 use abi::PAGE;
 use common::{CountingBell, TestWire, bytes, contents, received};
-use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::soft::{InterruptModeration, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
 use nic::{Buffer, BufferId, Frame, Pool, SmallBatch, SmallFrame};
 use shmem::{Area, Span};
@@ -56,7 +56,7 @@ impl Rig {
         let guest_at = granted.add(guest);
         granted.map(guest_at, guest.len()).unwrap();
         let test_wire = TestWire::default();
-        let interrupts = Interrupts::default();
+        let interrupts = InterruptModeration::default();
         let device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
         let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
         assert!(nic.dedicated(0).is_none() && nic.dedicated(3).is_none());
@@ -116,7 +116,7 @@ impl Rig {
     /// Runs the device. Returns whether it raises its interrupt.
     fn work(&mut self) -> bool {
         self.device.apply_controls(&self.granted);
-        self.device.work(0, &self.granted);
+        self.device.poll(0, &self.granted);
         self.device.raise(0, &self.granted)
     }
 
@@ -272,7 +272,7 @@ fn page_outside_the_io_page_table_is_not_written() {
     let next = rig.arrive(3);
     rig.work();
     assert_eq!(contents(&rig.receive()), [next]);
-    assert_eq!(rig.nic.closed(), None);
+    assert_eq!(rig.nic.close_reason(), None);
 }
 
 /// If the driver posts a page twice, the second frame overwrites the first. This harms only the
@@ -328,7 +328,7 @@ fn invalid_dedicated_completion_closes_the_nic() {
             assert_eq!(rig.receive_small(64), (Vec::new(), Vec::new()));
         }
         assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
-        let closed = rig.nic.closed().unwrap().to_string();
+        let closed = rig.nic.close_reason().unwrap().to_string();
         assert!(
             closed.starts_with("receive queue 2") && closed.ends_with(why),
             "{closed}"

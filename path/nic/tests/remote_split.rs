@@ -5,9 +5,9 @@ mod common;
 
 use common::{CountingBell, TestWire, bytes, contents, counter};
 use nic::dma::layout::queue_bytes;
-use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::soft::{InterruptModeration, SoftDevice};
 use nic::dma::{IoTable, Misuse, RemoteNic, RemoteQueue, RemoteSetup};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Buffer, BufferId, Frame, Nic, Pool};
 use shmem::{Area, Span};
 use std::rc::Rc;
@@ -59,7 +59,7 @@ fn rig() -> Rig {
         at
     });
     let test_wire = TestWire::default();
-    let interrupts = Interrupts::default();
+    let interrupts = InterruptModeration::default();
     let mut device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
@@ -96,7 +96,7 @@ fn rig() -> Rig {
 impl Rig {
     fn work(&mut self) {
         self.device.apply_controls(&self.granted);
-        self.device.work(0, &self.granted);
+        self.device.poll(0, &self.granted);
         self.device.raise(0, &self.granted);
     }
 
@@ -125,7 +125,7 @@ impl Rig {
     /// Returns the memory of the guest's queue or of the shared queue.
     fn queue_memory(&self, of_guest: bool) -> Span {
         // The space for the headers of both queues is at the end of the memory.
-        let headers = 2 * ENTRIES as usize * SNAPSHOT;
+        let headers = 2 * ENTRIES as usize * SNAPSHOT_MAX;
         let at = match of_guest {
             true => SETUP.bytes() - headers - queue_bytes(ENTRIES),
             false => 0,
@@ -179,7 +179,7 @@ fn headers_are_stored_separately() {
         let received = rig.receive(of_guest);
         assert_eq!(contents(&received), frames);
         for (frame, bytes) in received.iter().zip(&frames) {
-            let header = bytes.len().min(SNAPSHOT);
+            let header = bytes.len().min(SNAPSHOT_MAX);
             assert_eq!((frame.bare(), frame.header()), (header, &bytes[..header]));
             let [piece] = frame.pieces.as_slice() else {
                 panic!("{frame:?} has several pieces");
@@ -188,14 +188,14 @@ fn headers_are_stored_separately() {
         }
         // The device has not written to the unused space.
         let last = received[5].pieces[0].span;
-        assert_eq!(last.addr() % BUFFER, SNAPSHOT);
+        assert_eq!(last.addr() % BUFFER, SNAPSHOT_MAX);
         let [pool, guest] = rig.buffers;
         let of = if of_guest { guest } else { pool };
-        let front = of.at(last.addr() - SNAPSHOT - of.span().addr(), SNAPSHOT);
-        let mut found = [0; SNAPSHOT];
+        let front = of.at(last.addr() - SNAPSHOT_MAX - of.span().addr(), SNAPSHOT_MAX);
+        let mut found = [0; SNAPSHOT_MAX];
         front.unwrap().read(&mut found).unwrap();
-        assert_eq!(found, [UNWRITTEN; SNAPSHOT]);
-        assert_eq!(rig.nic.closed(), None);
+        assert_eq!(found, [UNWRITTEN; SNAPSHOT_MAX]);
+        assert_eq!(rig.nic.close_reason(), None);
         rig.end(received, of_guest);
     }
 }
@@ -217,7 +217,7 @@ fn impossible_headers_close_the_nic() {
             rig.complete(of_guest, &[words]);
             let frames = rig.receive(of_guest);
             assert!(frames.is_empty(), "{words:?}");
-            let closed = rig.nic.closed().map(|why| why.misuse);
+            let closed = rig.nic.close_reason().map(|why| why.misuse);
             assert_eq!(closed, Some(misuse), "{words:?}");
             rig.end(frames, of_guest);
         }
@@ -231,12 +231,12 @@ fn impossible_headers_close_the_nic() {
                 most: 1518,
             },
         ),
-        (true, Misuse::Continued),
+        (true, Misuse::UnexpectedContinuation),
     ] {
         let mut rig = rig();
         rig.complete(of_guest, &[[0, BUFFER as u32, 1, 128]]);
         let frames = rig.receive(of_guest);
-        assert_eq!(rig.nic.closed().map(|why| why.misuse), Some(misuse));
+        assert_eq!(rig.nic.close_reason().map(|why| why.misuse), Some(misuse));
         rig.end(frames, of_guest);
     }
     // The header length of an error completion is ignored.
@@ -244,7 +244,7 @@ fn impossible_headers_close_the_nic() {
         let mut rig = rig();
         rig.complete(of_guest, &[[0, 0, 4, 0xffff]]);
         let frames = rig.receive(of_guest);
-        assert!(frames.is_empty() && rig.nic.closed().is_none());
+        assert!(frames.is_empty() && rig.nic.close_reason().is_none());
         let errors = match of_guest {
             true => rig.queue.counters().io_error,
             false => counter(&rig.nic, "rx_io_error"),

@@ -4,11 +4,11 @@ mod common;
 
 use common::{TestWire, bytes, contents, counter};
 use nic::dma::layout::queue_bytes;
-use nic::dma::soft::{Interrupts, SoftEvent, SoftSetup};
+use nic::dma::soft::{InterruptModeration, SoftEvent, SoftSetup};
 use nic::dma::{DmaError, Misuse, QueueName, SoftNic, Wire};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::sim::{SimCable, SimNic};
-use nic::vmq::{Backend, Freed, QueueId};
+use nic::vmq::{QueueId, ReturnReason, VmqBackend};
 use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Nic, Pool, TxReport};
 use shmem::Area;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ struct Rig<W> {
     guests: Pool,
 }
 
-fn rig<W: Wire>(wire: W, queues: usize, mtu: usize, interrupts: Interrupts) -> Rig<W> {
+fn rig<W: Wire>(wire: W, queues: usize, mtu: usize, interrupts: InterruptModeration) -> Rig<W> {
     let setup = SoftSetup {
         entries: ENTRIES,
         queues,
@@ -47,7 +47,7 @@ fn rig<W: Wire>(wire: W, queues: usize, mtu: usize, interrupts: Interrupts) -> R
 }
 
 fn default_rig(test_wire: &TestWire) -> Rig<TestWire> {
-    rig(test_wire.clone(), 0, 1500, Interrupts::default())
+    rig(test_wire.clone(), 0, 1500, InterruptModeration::default())
 }
 
 impl<W: Wire> Rig<W> {
@@ -80,15 +80,15 @@ impl<W: Wire> Rig<W> {
 struct Guest {
     pool: Pool,
     frames: Vec<Frame>,
-    freed: Vec<Freed>,
+    freed: Vec<ReturnReason>,
 }
 
-impl Backend for Guest {
+impl VmqBackend for Guest {
     fn alloc(&mut self) -> Option<Buffer> {
         self.pool.take()
     }
 
-    fn free(&mut self, buffer: BufferId, why: Freed) {
+    fn free(&mut self, buffer: BufferId, why: ReturnReason) {
         self.freed.push(why);
         self.pool.put(buffer);
     }
@@ -138,7 +138,7 @@ fn frames_pass_both_ways_as_rings_wrap() {
 #[test]
 fn long_frame_takes_several_buffers() {
     let test_wire = TestWire::default();
-    let mut rig = rig(test_wire.clone(), 0, 9000, Interrupts::default());
+    let mut rig = rig(test_wire.clone(), 0, 9000, InterruptModeration::default());
     let frames = [bytes(1, 9014), bytes(2, 60), bytes(3, 4096), bytes(4, 9019)];
     test_wire.arriving.borrow_mut().extend(frames.clone());
     let mut found = Vec::new();
@@ -173,10 +173,10 @@ fn frames_wait_in_the_ring_while_the_wire_is_full() {
 #[test]
 fn invalid_completion_closes_the_nic() {
     let test_wire = TestWire::default();
-    let mut rig = rig(test_wire.clone(), 1, 1500, Interrupts::default());
+    let mut rig = rig(test_wire.clone(), 1, 1500, InterruptModeration::default());
     test_wire.arriving.borrow_mut().push_back(bytes(1, 100));
     assert_eq!(rig.receive(0, 64).len(), 1);
-    assert_eq!(rig.nic.closed(), None);
+    assert_eq!(rig.nic.close_reason(), None);
     // This is the word `completed` of the shared queue.
     let completed = rig.memory.span().u32(64).unwrap();
     completed.store(77, Ordering::Relaxed);
@@ -186,7 +186,7 @@ fn invalid_completion_closes_the_nic() {
         index: 77,
         misuse: Misuse::NotPosted,
     };
-    assert_eq!(rig.nic.closed(), Some(error));
+    assert_eq!(rig.nic.close_reason(), Some(error));
     assert_eq!(rig.pool.available(), BUFFERS);
     assert_eq!(rig.nic.event(), Some(SoftEvent::Closed(error)));
     assert_eq!(rig.nic.event(), None);
@@ -203,7 +203,7 @@ fn invalid_completion_closes_the_nic() {
 #[test]
 fn dedicated_queue_fills_the_guests_buffers() {
     let test_wire = TestWire::default();
-    let mut rig = rig(test_wire.clone(), 2, 1500, Interrupts::default());
+    let mut rig = rig(test_wire.clone(), 2, 1500, InterruptModeration::default());
     let mut guest = Guest {
         pool: rig.guests,
         frames: Vec::new(),
@@ -243,7 +243,7 @@ fn dedicated_queue_fills_the_guests_buffers() {
 #[test]
 fn split_header_stays_out_of_the_guests_buffer() {
     let test_wire = TestWire::default();
-    let mut rig = rig(test_wire.clone(), 1, 1500, Interrupts::default());
+    let mut rig = rig(test_wire.clone(), 1, 1500, InterruptModeration::default());
     let mut guest = Guest {
         pool: rig.guests,
         frames: Vec::new(),
@@ -264,10 +264,10 @@ fn split_header_stays_out_of_the_guests_buffer() {
             (bytes.clone(), len.min(128))
         );
         let piece = frame.pieces[0];
-        let mut start = [1; SNAPSHOT];
+        let mut start = [1; SNAPSHOT_MAX];
         let buffer = rig.of_guests.at(piece.buffer.0 as usize * BUFFER, BUFFER);
         buffer.unwrap().read(&mut start).unwrap();
-        assert_eq!(start, [0; SNAPSHOT]);
+        assert_eq!(start, [0; SNAPSHOT_MAX]);
         frame.recycle(&mut guest.pool);
     }
 }
@@ -281,7 +281,7 @@ fn interrupts_are_moderated_by_time_and_number() {
         ..SimCable::default()
     };
     let (near, mut far): (SimNic, SimNic) = cable.ends();
-    let interrupts = Interrupts {
+    let interrupts = InterruptModeration {
         delay_ns: 50_000,
         frames: 3,
     };
@@ -347,7 +347,7 @@ fn memory_that_is_too_small_is_rejected() {
         entries: ENTRIES,
         queues: 1,
         mtu: 1500,
-        interrupts: Interrupts::default(),
+        interrupts: InterruptModeration::default(),
     };
     let area = |bytes| Area::anonymous(bytes).unwrap();
     let is_accepted = |setup, bytes| {

@@ -3,12 +3,13 @@
 
 mod common;
 
-use abi::machine::EVERY_MAC;
+use abi::machine::ALL_MACS;
 use common::{bytes, pool};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::sim::{SimCable, SimNic};
 use nic::vmq::{
-    Backend, Freed, MultiQueue, QueueId, Receive, Steering, Vmq, VmqError, VmqReceived,
+    MultiQueue, QueueId, ReceiveSide, ReturnReason, Steering, Vmq, VmqBackend, VmqError,
+    VmqReceived,
 };
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use std::cell::{Cell, RefCell};
@@ -22,7 +23,7 @@ const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 struct Posted {
     pool: Pool,
     frames: Vec<Vec<u8>>,
-    freed: Vec<Freed>,
+    freed: Vec<ReturnReason>,
 }
 
 impl Posted {
@@ -39,12 +40,12 @@ impl Posted {
     }
 }
 
-impl Backend for Posted {
+impl VmqBackend for Posted {
     fn alloc(&mut self) -> Option<Buffer> {
         self.pool.take()
     }
 
-    fn free(&mut self, buffer: BufferId, why: Freed) {
+    fn free(&mut self, buffer: BufferId, why: ReturnReason) {
         self.freed.push(why);
         self.pool.put(buffer);
     }
@@ -135,7 +136,7 @@ struct SplitBackend {
     out: Vec<Buffer>,
 }
 
-impl Backend for SplitBackend {
+impl VmqBackend for SplitBackend {
     fn alloc(&mut self) -> Option<Buffer> {
         let buffer = self.pool.as_mut()?.take()?;
         buffer.span.write(&[0x55; 2048]).unwrap();
@@ -143,7 +144,7 @@ impl Backend for SplitBackend {
         Some(buffer)
     }
 
-    fn free(&mut self, buffer: BufferId, _why: Freed) {
+    fn free(&mut self, buffer: BufferId, _why: ReturnReason) {
         self.pool.as_mut().unwrap().put(buffer);
     }
 
@@ -171,7 +172,7 @@ fn split_headers_stay_out_until_put_back() {
     vmq.set_mac(queue, A).unwrap();
     vmq.enable_queue(queue).unwrap();
     assert_eq!(vmq.split_headers(queue, false), Err(VmqError::Enabled));
-    let lengths = [60, 100, SNAPSHOT, SNAPSHOT + 1, 1514];
+    let lengths = [60, 100, SNAPSHOT_MAX, SNAPSHOT_MAX + 1, 1514];
     for len in lengths {
         let mut bytes = bytes(len as u8, len);
         bytes[..6].copy_from_slice(&A);
@@ -186,7 +187,7 @@ fn split_headers_stay_out_until_put_back() {
     for ((mut frame, buffer), len) in backend.frames.into_iter().zip(lengths) {
         let sent = frame.to_vec().unwrap();
         assert_eq!((frame.len(), sent.len()), (len, len));
-        let head = len.min(SNAPSHOT);
+        let head = len.min(SNAPSHOT_MAX);
         let read = || {
             let mut held = vec![0; 2048];
             buffer.span.read(&mut held).unwrap();
@@ -207,9 +208,9 @@ fn split_headers_stay_out_until_put_back() {
             span: buffer.span.skip(1),
             ..buffer
         };
-        assert!(frame.put_header_back(elsewhere.span).is_err());
+        assert!(frame.undo_split(elsewhere.span).is_err());
         assert_eq!(read()[..head], vec![0x55; head]);
-        frame.put_header_back(buffer.span).unwrap();
+        frame.undo_split(buffer.span).unwrap();
         assert_eq!(read()[..len], sent);
         assert_eq!((frame.bare(), frame.to_vec().unwrap()), (0, sent));
     }
@@ -320,7 +321,7 @@ impl Steering for Handle {
     }
 }
 
-impl Receive for Handle {
+impl ReceiveSide for Handle {
     fn queues(&self) -> usize {
         1
     }
@@ -513,7 +514,7 @@ fn queue_that_may_keep_its_mac_is_not_reused() {
 #[test]
 fn inherited_mac_blocks_queue_reuse() {
     let nic_state = Rc::new(DelayingNic::default());
-    check_unanswered_steering(&nic_state, EVERY_MAC, |nic, _| {
+    check_unanswered_steering(&nic_state, ALL_MACS, |nic, _| {
         nic_state.is_silent.set(true);
         assert_eq!(nic.recover(), Err(VmqError::Unanswered));
     });

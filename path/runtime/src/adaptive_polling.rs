@@ -84,7 +84,7 @@ impl AdaptivePolling {
     }
 
     /// Records a pause of `ns` nanoseconds.
-    pub(crate) fn pause(&mut self, ns: u64) {
+    pub(crate) fn record_pause(&mut self, ns: u64) {
         let window_ns = self.window_ns();
         self.usual_ns -= self.usual_ns / SHARE;
         self.usual_ns += ns.min(PAUSE_MAX * self.most_ns) / SHARE;
@@ -114,7 +114,7 @@ impl AdaptivePolling {
     }
 
     /// Records that the CPU is offered to other tasks.
-    pub(crate) fn offers(&mut self, now_ns: u64) {
+    pub(crate) fn record_yield(&mut self, now_ns: u64) {
         self.offered_ns = Some(now_ns);
     }
 

@@ -3,8 +3,8 @@
 
 use crate::platform::{ConnectRecord, NO_RECORD, PeerEnd};
 use abi::hypercall::{
-    ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
-    OPS_MAX, REQUEST, RESULT, Revoke, STATUS_WORD, Share,
+    ANSWER_WORD, BindOp, COUNT, CreateGrantOp, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS,
+    OPS, OPS_MAX, REQUEST, RESULT, RevokeOp, STATUS_WORD, ShareOp,
 };
 use abi::{
     ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,
@@ -68,7 +68,7 @@ impl Calls {
 
     /// Returns an interface whose calls all fail, for a process without a monitor.
     #[must_use]
-    pub fn refused() -> Self {
+    pub fn unavailable() -> Self {
         Self {
             page: Span::EMPTY,
             number: 0,
@@ -78,7 +78,7 @@ impl Calls {
     /// Returns an interface over a call page that a test answers.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
-    pub fn over(page: Span) -> Self {
+    pub fn with_page(page: Span) -> Self {
         Self { page, number: 0 }
     }
 
@@ -98,7 +98,7 @@ impl Calls {
     ///
     /// # Errors
     /// Returns the status with which the monitor rejects the call.
-    pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
+    pub fn bind_table(&mut self, bind: &BindOp) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableBind, bind.encode())
     }
 
@@ -106,7 +106,7 @@ impl Calls {
     ///
     /// # Errors
     /// Returns the status with which the monitor rejects the call.
-    pub fn share_table(&mut self, share: &Share) -> Result<(), GrantStatus> {
+    pub fn share_table(&mut self, share: &ShareOp) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableShare, share.encode())
     }
 
@@ -135,14 +135,18 @@ impl Calls {
     }
 
     /// Grants pages in this domain's tables, and appends one result per operation to `made`.
-    pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
+    pub fn create_grants(
+        &mut self,
+        ops: &[CreateGrantOp],
+        made: &mut Vec<Result<GrantRef, GrantStatus>>,
+    ) {
         let mut status = Vec::new();
         for batch in ops.chunks(OPS_MAX) {
             status.clear();
             self.batches(
                 HypercallKind::GrantCreate,
                 batch,
-                Create::encode,
+                CreateGrantOp::encode,
                 &mut status,
             );
             made.extend(status.iter().enumerate().map(|(n, status)| match status {
@@ -153,8 +157,8 @@ impl Calls {
     }
 
     /// Revokes grants of this domain's tables, and appends one status per operation to `status`.
-    pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantRevoke, ops, Revoke::encode, status);
+    pub fn revoke_grants(&mut self, ops: &[RevokeOp], status: &mut Vec<GrantStatus>) {
+        self.batches(HypercallKind::GrantRevoke, ops, RevokeOp::encode, status);
     }
 
     fn single(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<(), GrantStatus> {

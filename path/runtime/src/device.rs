@@ -1,7 +1,7 @@
 //! Attaches and releases devices that the system provides.
 
 use crate::platform::Platform;
-use crate::start::{StartError, refused};
+use crate::start::{StartError, rejected_error};
 use config::domain::CaptureSpec;
 use nic::Nic;
 use nic::pcap::{FrameReader, FrameWriter, Pace, PcapError, PcapNic};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartError> {
     platform
         .attach(device)
-        .map_err(|why| refused(&format!("device {device}"), why))
+        .map_err(|why| rejected_error(&format!("device {device}"), why))
 }
 
 /// Attaches a device of this domain and returns its descriptor. Returns `None` if the device does
@@ -26,7 +26,7 @@ pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartErro
 ///
 /// # Errors
 /// Returns an error if the system rejects the call for another reason.
-pub fn attach_if_there(
+pub fn attach_if_present(
     platform: &dyn Platform,
     device: u32,
 ) -> Result<Option<OwnedFd>, StartError> {
@@ -34,14 +34,14 @@ pub fn attach_if_there(
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
         attached => attached
             .map(Some)
-            .map_err(|why| refused(&format!("device {device}"), why)),
+            .map_err(|why| rejected_error(&format!("device {device}"), why)),
     }
 }
 
 /// Returns an action that releases devices whose interface was removed, so that they no longer end
 /// a sleep.
 #[must_use]
-pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce()> {
+pub fn removal_handler(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce()> {
     let platform = Rc::clone(platform);
     Box::new(move || {
         for device in devices {
@@ -59,7 +59,7 @@ pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce
 /// Returns an error if a device was rejected or is not a capture file.
 pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>, StartError> {
     let wrong = |error: PcapError| {
-        refused(
+        rejected_error(
             "a capture file",
             io::Error::new(io::ErrorKind::InvalidData, error),
         )

@@ -3,7 +3,7 @@
 //!
 //! | own state | the backend is | step |
 //! |---|---|---|
-//! | Initialising | InitWait | [`HandshakeStep::LayOut`] |
+//! | Initialising | InitWait | [`HandshakeStep::Initialize`] |
 //! | Initialised | Connected | [`HandshakeStep::Connect`] |
 //! | Initialised, Connected | Closing, Closed, Unknown, another domain | [`HandshakeStep::Close`] |
 //! | Closed | InitWait, another domain, or Closed after a refusal | [`HandshakeStep::Restart`] |
@@ -22,9 +22,9 @@ const REFUSALS_MAX: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeStep {
     /// Wait until the other end's state changes.
-    Stay,
+    Wait,
     /// Initialize the shared memory and grant it.
-    LayOut,
+    Initialize,
     /// Connect, because the backend has connected.
     Connect,
     /// Close, because the backend has rejected the record.
@@ -44,7 +44,7 @@ pub struct FrontendConnection {
     /// This end's state.
     pub state: XenbusState,
     /// Reason why the last connection was closed, as text; empty if no connection was closed.
-    pub trouble: String,
+    pub last_error: String,
     /// The last backend.
     backend: Option<DomId>,
     /// Number of the backend's consecutive rejections.
@@ -60,7 +60,7 @@ impl FrontendConnection {
             conn,
             platform,
             state: XenbusState::Initialising,
-            trouble: String::new(),
+            last_error: String::new(),
             backend: None,
             refusals: 0,
             doorbell: None,
@@ -92,7 +92,7 @@ impl FrontendConnection {
                 HandshakeStep::Close("the backend was restarted")
             }
             (S::Closed, _) if is_new && free => HandshakeStep::Restart,
-            (S::Initialising, S::InitWait) => HandshakeStep::LayOut,
+            (S::Initialising, S::InitWait) => HandshakeStep::Initialize,
             (S::Initialised, S::Connected) => HandshakeStep::Connect,
             // The backend may have read a record that was written for the previous backend.
             (S::Initialised, S::Closed) => HandshakeStep::CloseRefused,
@@ -102,7 +102,7 @@ impl FrontendConnection {
                 HandshakeStep::Close("the backend has died")
             }
             (S::Closed, S::InitWait) if free => HandshakeStep::Restart,
-            _ => HandshakeStep::Stay,
+            _ => HandshakeStep::Wait,
         }
     }
 
@@ -146,12 +146,12 @@ impl FrontendConnection {
         }
     }
 
-    /// Sets this end's state and record. A rejection is kept in [`FrontendConnection::trouble`].
+    /// Sets this end's state and record. A rejection is kept in [`FrontendConnection::last_error`].
     pub fn set_state(&mut self, state: XenbusState, record: &ConnectRecord) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => {
-                self.trouble = format!("the monitor rejected the state {state:?}: {error}")
+                self.last_error = format!("the monitor rejected the state {state:?}: {error}")
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
         refusals: u32,
         (domain, state): (DomId, XenbusState),
     ) -> HandshakeStep {
-        let calls = Rc::new(RefCell::new(Calls::refused()));
+        let calls = Rc::new(RefCell::new(Calls::unavailable()));
         let window = Area::anonymous(abi::PAGE).unwrap();
         let platform = Rc::new(Processes::new(calls, window));
         let connection = FrontendConnection {
@@ -201,15 +201,15 @@ mod tests {
         use XenbusState as S;
         assert_eq!(
             next(S::Initialising, 0, (OLD, S::Initialising)),
-            HandshakeStep::Stay
+            HandshakeStep::Wait
         );
         assert_eq!(
             next(S::Initialising, 0, (OLD, S::InitWait)),
-            HandshakeStep::LayOut
+            HandshakeStep::Initialize
         );
         assert_eq!(
             next(S::Initialised, 0, (OLD, S::InitWait)),
-            HandshakeStep::Stay
+            HandshakeStep::Wait
         );
         assert_eq!(
             next(S::Initialised, 0, (OLD, S::Connected)),
@@ -217,7 +217,7 @@ mod tests {
         );
         assert_eq!(
             next(S::Connected, 0, (OLD, S::Connected)),
-            HandshakeStep::Stay
+            HandshakeStep::Wait
         );
     }
 
@@ -231,7 +231,7 @@ mod tests {
             let again = HandshakeStep::Close("the backend was restarted");
             assert_eq!(next(own, 0, (NEW, S::InitWait)), again);
         }
-        assert_eq!(next(S::Closed, 0, (OLD, S::Unknown)), HandshakeStep::Stay);
+        assert_eq!(next(S::Closed, 0, (OLD, S::Unknown)), HandshakeStep::Wait);
         assert_eq!(
             next(S::Closed, 0, (OLD, S::InitWait)),
             HandshakeStep::Restart
@@ -253,7 +253,7 @@ mod tests {
                 HandshakeStep::Restart
             );
         }
-        assert_eq!(next(S::Closed, 0, (OLD, S::Closed)), HandshakeStep::Stay);
-        assert_eq!(next(S::Closed, 4, (OLD, S::Closed)), HandshakeStep::Stay);
+        assert_eq!(next(S::Closed, 0, (OLD, S::Closed)), HandshakeStep::Wait);
+        assert_eq!(next(S::Closed, 4, (OLD, S::Closed)), HandshakeStep::Wait);
     }
 }

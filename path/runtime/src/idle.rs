@@ -75,7 +75,7 @@ impl Idle {
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.turn_began(now_ns);
             if worked && let Some(since) = self.since_ns {
-                adaptive.pause(now_ns.saturating_sub(since));
+                adaptive.record_pause(now_ns.saturating_sub(since));
             }
             self.spin_ns = adaptive.window_ns();
         }
@@ -94,7 +94,7 @@ impl Idle {
             return match self.yields {
                 true => {
                     if let Some(adaptive) = &mut self.adaptive {
-                        adaptive.offers(now_ns);
+                        adaptive.record_yield(now_ns);
                     }
                     IdleStep::Yield
                 }

@@ -31,9 +31,9 @@ mod tests;
 
 pub use hop::Hop;
 
-use accounts::{Accounts, UNSTAMPED};
+use accounts::{HopAccounts, UNSTAMPED};
 use cost::Cost;
-use interval::{Longest, Stretch};
+use interval::{LongestCharges, MeasuredInterval};
 use rustix::time::{ClockId, clock_gettime};
 use sampling::Sampling;
 use serde_json::{Map, Value, json};
@@ -53,15 +53,15 @@ const SLEEP_SHIFT: u32 = 3;
 pub struct Ledger {
     enabled: bool,
     hz: u64,
-    accounts: Accounts,
+    accounts: HopAccounts,
     /// Whether the ledger stamps this turn.
     stamped: Cell<bool>,
     sampling: Sampling,
     current: Cell<Hop>,
     /// The last stamp.
     last: Cell<u64>,
-    stretch: Cell<Stretch>,
-    longest: Longest,
+    stretch: Cell<MeasuredInterval>,
+    longest: LongestCharges,
     /// Average CPU cycles of a sleep.
     sleep_cost: Cell<u64>,
     corrected: Cell<u64>,
@@ -85,13 +85,13 @@ impl Ledger {
         let ledger = Self {
             enabled,
             hz: tsc_hz(),
-            accounts: Accounts::new(),
+            accounts: HopAccounts::new(),
             stamped: Cell::new(enabled),
             sampling: Sampling::new(),
             current: Cell::new(Hop::Control),
             last: Cell::new(tsc()),
-            stretch: Cell::new(Stretch::default()),
-            longest: Longest::new(),
+            stretch: Cell::new(MeasuredInterval::default()),
+            longest: LongestCharges::new(),
             sleep_cost: Cell::new(0),
             corrected: Cell::new(0),
             stamps: Cell::new(0),
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Runs `work` at `hop` and restores the previous hop.
     #[inline]
-    pub fn at<T>(&self, hop: Hop, work: impl FnOnce() -> T) -> T {
+    pub fn charge_to<T>(&self, hop: Hop, work: impl FnOnce() -> T) -> T {
         let before = self.enter(hop);
         let result = work();
         self.enter(before);
@@ -151,7 +151,7 @@ impl Ledger {
 
     /// Begins a turn of the main loop.
     #[inline]
-    pub fn turn(&self) {
+    pub fn begin_turn(&self) {
         self.turns.set(self.turns.get() + 1);
         if self.sampling.every() > 1 || self.stamped.get() != self.enabled {
             self.select_turn();
@@ -250,11 +250,11 @@ impl Ledger {
     fn begin_stretch(&self, from_cpu_ns: u64) {
         let from_tsc = tsc();
         self.last.set(from_tsc);
-        self.stretch.set(Stretch {
+        self.stretch.set(MeasuredInterval {
             from_tsc,
             from_cpu_ns,
             from_stamps: self.stamps.get(),
-            ..Stretch::default()
+            ..MeasuredInterval::default()
         });
         self.longest.clear();
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Position of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum LroSide {
     /// A NIC of the driver domain.
     Physical,
     /// A guest's interface.
@@ -19,7 +19,7 @@ pub enum Side {
 /// Large receive offload of one NIC or interface.
 #[derive(Debug)]
 pub struct LroStage {
-    side: Side,
+    side: LroSide,
     config: LroConfig,
     /// Maximum number of held buffers. It is low enough that the source never has to wait for a
     /// held buffer.
@@ -31,7 +31,7 @@ pub struct LroStage {
 impl LroStage {
     /// Creates an engine that holds at most `hold_max` buffers between polls.
     #[must_use]
-    pub fn new(side: Side, config: &LroConfig, hold_max: usize) -> Self {
+    pub fn new(side: LroSide, config: &LroConfig, hold_max: usize) -> Self {
         let mut lro_stage = Self {
             side,
             config: *config,
@@ -44,8 +44,8 @@ impl LroStage {
 
     fn is_on(&self) -> bool {
         match self.side {
-            Side::Physical => self.config.at.physical(),
-            Side::Virtual => self.config.at.is_virtual(),
+            LroSide::Physical => self.config.at.physical(),
+            LroSide::Virtual => self.config.at.is_virtual(),
         }
     }
 

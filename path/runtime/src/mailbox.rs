@@ -7,7 +7,7 @@ pub use client::MailboxClient;
 pub use settings::RuntimeSettings;
 
 use abi::layout::mailbox;
-use abi::mailbox::{MailboxError, Request};
+use abi::mailbox::{MailboxError, MailboxRequest};
 use serde_json::Value;
 use shmem::Span;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ impl DomainMailbox {
     }
 
     /// Takes the pending request, if any, and writes the reply that `answer` returns.
-    pub fn serve(&self, answer: impl FnOnce(Request) -> Result<Value, String>) {
+    pub fn serve(&self, answer: impl FnOnce(MailboxRequest) -> Result<Value, String>) {
         let Some(number) = self.word(mailbox::REQUEST) else {
             return;
         };
@@ -54,7 +54,7 @@ impl DomainMailbox {
         }
     }
 
-    fn request(&self) -> Result<Request, String> {
+    fn request(&self) -> Result<MailboxRequest, String> {
         let bytes = self.word(mailbox::REQUEST_BYTES).unwrap_or(0) as usize;
         let mut text = vec![0; bytes.min(mailbox::IN_MAX)];
         let span = self.memory.skip(mailbox::IN).take(text.len());
@@ -103,7 +103,7 @@ mod tests {
         mailbox.serve(|_| panic!("no request is pending"));
         ask(memory, 7, r#"{"op":"stat"}"#);
         mailbox.serve(|request| {
-            assert_eq!(request, Request::Stat);
+            assert_eq!(request, MailboxRequest::Stat);
             Ok(json!({ "packets": 3 }))
         });
         assert_eq!(reply(memory), (7, json!({ "packets": 3 })));

@@ -7,7 +7,7 @@ use crate::call::Calls;
 use crate::foreign::ForeignMemory;
 use crate::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use crate::wait;
-use abi::hypercall::Attach;
+use abi::hypercall::AttachTarget;
 use abi::{ConnId, XenbusState};
 use shmem::{Area, Span, attach};
 use std::cell::RefCell;
@@ -66,7 +66,7 @@ impl Platform for Processes {
     }
 
     fn doorbell(&self, conn: ConnId) -> io::Result<Box<dyn Doorbell>> {
-        let event = attach::call(Attach::Doorbell(conn))?;
+        let event = attach::request_descriptor(AttachTarget::Doorbell(conn))?;
         Ok(Box::new(EventDoorbell(event)))
     }
 
@@ -75,7 +75,7 @@ impl Platform for Processes {
     }
 
     fn attach(&self, device: u32) -> io::Result<OwnedFd> {
-        attach::call(Attach::Device(device))
+        attach::request_descriptor(AttachTarget::Device(device))
     }
 
     fn device_control_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {

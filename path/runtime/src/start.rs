@@ -20,7 +20,7 @@ pub enum StartError {
     NotADomain(#[from] NotADomain),
     /// The start information does not match this program.
     #[error("the start information is invalid: {0}")]
-    Damaged(&'static str),
+    BadStartInfo(&'static str),
     /// The configuration is invalid for this program.
     #[error("the domain's configuration: {0}")]
     Config(#[from] serde_json::Error),
@@ -56,16 +56,17 @@ pub struct Started<C, W = Waiter> {
 pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     shmem::install_fault_handler();
     let domain_memory = shmem::domain_memory::take()?;
-    let calls = Calls::new(&domain_memory).ok_or(StartError::Damaged("no call page"))?;
+    let calls = Calls::new(&domain_memory).ok_or(StartError::BadStartInfo("no call page"))?;
     let text = domain_memory.config();
     if text.len() != domain_memory.config_bytes {
-        return Err(StartError::Damaged("no room for the configuration"));
+        return Err(StartError::BadStartInfo("no room for the configuration"));
     }
     let mut bytes = vec![0; text.len()];
     text.read(&mut bytes)
-        .map_err(|_| StartError::Damaged("no configuration"))?;
+        .map_err(|_| StartError::BadStartInfo("no configuration"))?;
     let config = serde_json::from_slice(&bytes)?;
-    let fds = shmem::domain_memory::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
+    let fds =
+        shmem::domain_memory::descriptors().ok_or(StartError::BadStartInfo("no descriptors"))?;
     let epoll = Rc::new(fds.epoll);
     let waiter = Waiter::new(Rc::clone(&epoll), fds.event, domain_memory.info.span());
     let calls = Rc::new(RefCell::new(calls));
@@ -110,7 +111,7 @@ pub fn print_line(line: std::fmt::Arguments<'_>) {
 const EXIT_PANIC: i32 = 70;
 
 /// Returns the error of a rejected operation.
-pub fn refused(what: &str, why: impl Into<std::io::Error>) -> StartError {
+pub fn rejected_error(what: &str, why: impl Into<std::io::Error>) -> StartError {
     StartError::Refused {
         what: what.to_owned(),
         why: why.into(),

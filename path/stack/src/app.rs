@@ -17,7 +17,7 @@ pub(crate) struct Context<'a> {
 
 impl Context<'_> {
     /// Returns a local port for a connection.
-    pub(crate) fn port(&mut self) -> u16 {
+    pub(crate) fn allocate_port(&mut self) -> u16 {
         let port = *self.next_port;
         *self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
         port

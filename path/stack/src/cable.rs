@@ -36,7 +36,7 @@ pub fn ends(
     (near, far, station)
 }
 
-/// The station at the far end of a cable. It has no thread and works only in [`FarEnd::work`].
+/// The station at the far end of a cable. It has no thread and works only in [`FarEnd::poll`].
 #[derive(Debug)]
 pub struct FarEnd {
     nic: SimNic,
@@ -61,7 +61,7 @@ impl FarEnd {
 
     /// Runs the station, which receives and sends frames. Returns whether it has received or sent a
     /// frame.
-    pub fn work(&mut self, now_ns: u64) -> bool {
+    pub fn poll(&mut self, now_ns: u64) -> bool {
         let Self {
             nic,
             station,
@@ -69,12 +69,12 @@ impl FarEnd {
             frames,
             pick,
         } = self;
-        let received = carry(nic, station, now_ns, pool, frames, pick);
-        let sent = carry(station, nic, now_ns, pool, frames, pick);
+        let received = forward_batch(nic, station, now_ns, pool, frames, pick);
+        let sent = forward_batch(station, nic, now_ns, pool, frames, pick);
         received + sent > 0
     }
 
-    /// Returns the time at which to call [`FarEnd::work`] next.
+    /// Returns the time at which to call [`FarEnd::poll`] next.
     #[must_use]
     pub fn next_due(&self, now_ns: u64) -> Option<u64> {
         let due = [self.nic.next_due(now_ns), self.station.next_due(now_ns)];
@@ -95,7 +95,7 @@ impl FarEnd {
 }
 
 /// Forwards a batch from one device to another, and returns the number of frames.
-pub fn carry(
+pub fn forward_batch(
     from: &mut impl Nic,
     to: &mut impl Nic,
     now_ns: u64,

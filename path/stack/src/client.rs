@@ -48,7 +48,7 @@ impl StreamConnection {
         context: &'s mut Context<'_>,
     ) -> Option<(&'s mut tcp::Socket<'static>, bool)> {
         let since_start_ns = context.since_start_ns;
-        let port = context.port();
+        let port = context.allocate_port();
         let socket = context.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
         if !socket.is_open() {
             if std::mem::take(&mut self.connected) {

@@ -72,7 +72,7 @@ impl World {
                 self.rig.front.publish();
             }
             Op::Take(budget) => {
-                for bytes in self.rig.take(usize::from(budget)) {
+                for bytes in self.rig.take_from_guest(usize::from(budget)) {
                     assert_eq!(Some(bytes), self.to_driver.pop_front());
                 }
                 self.rig.front.reap().unwrap();
@@ -81,7 +81,7 @@ impl World {
                 let bytes = packet(len as usize, self.seed);
                 let frame = frame_at(&self.source, 0, &bytes, usize::from(piece));
                 let posted = self.rig.back.posted(64);
-                let delivered = self.rig.give(&[frame]);
+                let delivered = self.rig.deliver_to_guest(&[frame]);
                 let fits = len.div_ceil(u32::from(self.rig.back.negotiated().rx_buffer));
                 let most = u32::from(self.rig.back.peer().max_slots);
                 assert_eq!(delivered == 1, fits <= posted && fits <= most);
@@ -278,7 +278,7 @@ fn a_64_kb_segment_passes_uncut_in_both_directions() {
             assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
             assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
             // The driver domain forwards the frame directly from the sender's pages.
-            assert_eq!(rig.give(&frames), 1);
+            assert_eq!(rig.deliver_to_guest(&frames), 1);
             rig.back.from_guest_done();
             let mut frames = Vec::new();
             assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
@@ -302,14 +302,17 @@ fn received_frames_can_be_sent_on() {
         let source = TestMemory::new(1);
         for n in 0..500 {
             let bytes = packet(1000, n);
-            assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1);
+            assert_eq!(
+                rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 1000)]),
+                1
+            );
             let mut frames = Vec::new();
             assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
             assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 1);
             assert!(frames.is_empty());
             rig.front.receive_done(&mut frames);
             rig.front.publish();
-            assert_eq!(rig.take(64), [bytes]);
+            assert_eq!(rig.take_from_guest(64), [bytes]);
         }
     });
 }
@@ -323,7 +326,10 @@ fn changed_header_is_sent() {
         frame.header_mut()[..6].copy_from_slice(&[0xff; 6]);
         assert_eq!(rig.front.transmit(&mut vec![frame]).unwrap().bytes, 1000);
         rig.front.publish();
-        assert_eq!(rig.take(64), [[&[0xff; 6], &bytes[6..]].concat()]);
+        assert_eq!(
+            rig.take_from_guest(64),
+            [[&[0xff; 6], &bytes[6..]].concat()]
+        );
     });
 }
 
@@ -341,12 +347,12 @@ fn frames_without_room_stay_in_the_queue() {
         assert_eq!(frames.len(), 44);
         rig.front.publish();
         assert!(!rig.front.prepare_sleep(true));
-        assert_eq!(rig.take(10).len(), 10);
+        assert_eq!(rig.take_from_guest(10).len(), 10);
         assert!(
-            rig.bells().1,
+            rig.pending_doorbells().1,
             "the frontend requested a notification of room"
         );
-        assert!(rig.front.has_room_to_reap());
+        assert!(rig.front.has_unreaped_responses());
         assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 10);
         assert_eq!(frames.len(), 34);
     });

@@ -91,7 +91,7 @@ pub struct Events<W = EventPage> {
 impl<W: EventWords> Events<W> {
     /// Returns the frontend's end and clears the words.
     #[must_use]
-    pub fn front(words: W) -> Self {
+    pub fn for_frontend(words: W) -> Self {
         for n in 0..4 {
             words.store(n, 0, Ordering::Relaxed);
         }
@@ -104,7 +104,7 @@ impl<W: EventWords> Events<W> {
 
     /// Returns the backend's end.
     #[must_use]
-    pub fn back(words: W) -> Self {
+    pub fn for_backend(words: W) -> Self {
         Self {
             words,
             ours: 2,
@@ -164,8 +164,8 @@ mod tests {
         let memory = TestMemory::new(1);
         let page = memory.area().span();
         page.fill(0xff).expect("own memory");
-        let front = Events::front(EventPage::new(page).expect("a page"));
-        let back = Events::back(EventPage::new(page).expect("a page"));
+        let front = Events::for_frontend(EventPage::new(page).expect("a page"));
+        let back = Events::for_backend(EventPage::new(page).expect("a page"));
         assert_eq!(words(page), [0; 4]);
         back.arm();
         assert_eq!(words(page), [0, 1, 0, 0]);
@@ -189,7 +189,7 @@ mod tests {
     fn ring_13_any_value() {
         let memory = TestMemory::new(1);
         let page = memory.area().span();
-        let front = Events::front(EventPage::new(page).expect("a page"));
+        let front = Events::for_frontend(EventPage::new(page).expect("a page"));
         for armed in [0, 2, u32::MAX] {
             page.store_u32(64, armed).expect("own memory");
             assert!(!front.notify(), "{armed}");

@@ -3,7 +3,7 @@
 
 use abi::{GrantRef, GrantStatus};
 use nic::SmallFrame;
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use shmem::Span;
 use std::fmt::Debug;
 
@@ -38,7 +38,7 @@ impl GrantAccess {
     #[inline]
     pub fn prefetch(&self) {
         if let Ok(span) = self.result {
-            span.take(HOT).prefetch();
+            span.take(SNAPSHOT_MIN).prefetch();
         }
     }
 }

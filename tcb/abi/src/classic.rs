@@ -1,5 +1,5 @@
 //! Classic grants and exchanges: their grant table, and the operations of calls that only a monitor
-//! for comparisons serves ([`crate::hypercall::HypercallKind::is_other`]).
+//! for comparisons serves ([`crate::hypercall::HypercallKind::is_experimental`]).
 //!
 //! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
 //! domain that may use the grant, the page frame. A domain writes entries of its table without a

@@ -3,10 +3,12 @@
 
 use crate::counted::Translation;
 use crate::grant::GrantStatus;
-use crate::hypercall::{Attach, Bind, Create, ForeignMap, Revoke, Share, TapControl};
+use crate::hypercall::{
+    AttachTarget, BindOp, CreateGrantOp, ForeignMap, RevokeOp, ShareOp, TapControl,
+};
 use crate::ids::GrantRef;
 
-impl Bind {
+impl BindOp {
     /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -18,7 +20,7 @@ impl Bind {
     }
 }
 
-impl Create {
+impl CreateGrantOp {
     /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -30,7 +32,7 @@ impl Create {
     }
 }
 
-impl Share {
+impl ShareOp {
     /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -42,7 +44,7 @@ impl Share {
     }
 }
 
-impl Revoke {
+impl RevokeOp {
     /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -66,7 +68,7 @@ impl ForeignMap {
     }
 }
 
-impl Attach {
+impl AttachTarget {
     /// Encodes the request as arguments 1 and 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {

@@ -45,11 +45,11 @@ pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP
 wire_enum! {
     /// The kind of a call, which applies to all its operations.
     pub enum HypercallKind: u32 from u32 {
-        /// Copies bytes between pages; see [`HypercallKind::is_other`].
+        /// Copies bytes between pages; see [`HypercallKind::is_experimental`].
         GrantCopy = 1,
-        /// Maps granted pages individually; see [`HypercallKind::is_other`].
+        /// Maps granted pages individually; see [`HypercallKind::is_experimental`].
         GrantMap = 2,
-        /// Unmaps pages individually; see [`HypercallKind::is_other`].
+        /// Unmaps pages individually; see [`HypercallKind::is_experimental`].
         GrantUnmap = 3,
         /// Writes the caller's record of a connection. One operation: word 0 is the connection,
         /// word 1 the new state. The words of the next operations contain the record's body (256
@@ -66,21 +66,22 @@ wire_enum! {
         /// connection to the user, word 1 the number of entries. Result: word 1 is the
         /// [`crate::Handle`].
         TableCreate = 7,
-        /// Binds the user's half of a table. One operation: [`Bind`].
+        /// Binds the user's half of a table. One operation: [`BindOp`].
         TableBind = 8,
         /// Ends the caller's half of a table. One operation: word 0 is the handle.
         TableEnd = 9,
-        /// Grants pages: [`Create`] operations. Result: word 3 is the reference.
+        /// Grants pages: [`CreateGrantOp`] operations. Result: word 3 is the reference.
         GrantCreate = 10,
-        /// Revokes grants: [`Revoke`] operations.
+        /// Revokes grants: [`RevokeOp`] operations.
         GrantRevoke = 11,
         /// Creates the granter's half of an exchange, whose pages are zero at first. One operation:
         /// word 0 is the connection, word 1 the number of pages of each end, word 2 the first slot
         /// for the caller's pages, all of which must be free. Result: word 1 is the
         /// [`crate::Handle`]. [`HypercallKind::TableBind`] (without sub-tables) binds the other
-        /// half, and [`HypercallKind::TableEnd`] ends either half. See [`HypercallKind::is_other`].
+        /// half, and [`HypercallKind::TableEnd`] ends either half. See
+        /// [`HypercallKind::is_experimental`].
         ExchangeCreate = 12,
-        /// Exchanges pages; see [`HypercallKind::is_other`].
+        /// Exchanges pages; see [`HypercallKind::is_experimental`].
         GrantTransfer = 13,
         /// Passes control words to the caller's devices. Each operation: word 0 is the device's
         /// number, words 1 and 2 are the command, such as [`TapControl`]. Result: word 3.
@@ -98,7 +99,7 @@ wire_enum! {
         /// its mapping begins. `-ENOENT`: no mapping begins there.
         ForeignUnmap = 19,
         /// Maps the pages of a bound table that are granted for I/O into the window of the user's
-        /// device. One operation: [`Share`]. The monitor unmaps a page from that window when the
+        /// device. One operation: [`ShareOp`]. The monitor unmaps a page from that window when the
         /// granter revokes it, and all pages when either half of the table ends.
         TableShare = 20,
     }
@@ -108,7 +109,7 @@ impl HypercallKind {
     /// Returns whether only a monitor for comparisons serves this kind. Other monitors return
     /// `EINVAL`.
     #[must_use]
-    pub const fn is_other(self) -> bool {
+    pub const fn is_experimental(self) -> bool {
         matches!(
             self,
             Self::GrantCopy
@@ -126,7 +127,7 @@ pub const ANSWER_WORD: usize = 3;
 /// Operation that binds a table of counted grants to the caller's window. Both ranges of slots must
 /// be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bind {
+pub struct BindOp {
     /// The domain that created the table.
     pub granter: DomId,
     /// The table.
@@ -139,7 +140,7 @@ pub struct Bind {
     pub entries: u32,
 }
 
-impl Bind {
+impl BindOp {
     /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -156,7 +157,7 @@ impl Bind {
 /// Operation that grants a page of the caller through an entry of its table (`GRANT_map` of the
 /// thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Create {
+pub struct CreateGrantOp {
     /// The table.
     pub table: Handle,
     /// The entry's index. The entry must not have a grant.
@@ -166,11 +167,11 @@ pub struct Create {
     /// Whether the user may only read.
     pub readonly: bool,
     /// Whether the page is granted for I/O: a device of the user may access it as well
-    /// ([`Share`]).
+    /// ([`ShareOp`]).
     pub io: bool,
 }
 
-impl Create {
+impl CreateGrantOp {
     /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -186,7 +187,7 @@ impl Create {
 
 /// Operation that maps a bound table's pages that are granted for I/O into the window of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct ShareOp {
     /// The table, which the caller has bound.
     pub table: Handle,
     /// The caller's connection to the device.
@@ -196,7 +197,7 @@ pub struct Share {
     pub first: Slot,
 }
 
-impl Share {
+impl ShareOp {
     /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -210,7 +211,7 @@ impl Share {
 
 /// Operation that revokes a grant of the caller's table (`GRANT_unmap` of the thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Revoke {
+pub struct RevokeOp {
     /// The table.
     pub table: Handle,
     /// The grant.
@@ -219,7 +220,7 @@ pub struct Revoke {
     pub how: Revocation,
 }
 
-impl Revoke {
+impl RevokeOp {
     /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -263,7 +264,7 @@ impl ForeignMap {
 /// (`getppid(ATTACH_MAGIC, kind, index)`) that the domain's filter forwards to the monitor. The
 /// monitor puts a descriptor into the caller's table or returns an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attach {
+pub enum AttachTarget {
     /// Device `n` of the domain. Its descriptor has the number [`crate::layout::fd::DEVICE`] + n,
     /// and is added to the epoll set.
     Device(u32),
@@ -275,7 +276,7 @@ pub enum Attach {
 /// First argument of the attach call.
 pub const ATTACH_MAGIC: u64 = 0x6772_616e_7477_6179;
 
-impl Attach {
+impl AttachTarget {
     /// Decodes arguments 1 and 2.
     #[must_use]
     pub const fn decode(args: [u64; 2]) -> Option<Self> {
@@ -297,7 +298,7 @@ pub enum TapControl {
     /// Steers frames for a MAC to a queue, or to the shared queue if `None`. Result: the number of
     /// this change, for comparison with the result of [`TapControl::Settled`].
     Steer {
-        /// The MAC. Steering [`EVERY_MAC`](crate::machine::EVERY_MAC) to the shared queue steers
+        /// The MAC. Steering [`ALL_MACS`](crate::machine::ALL_MACS) to the shared queue steers
         /// all MACs.
         mac: [u8; 6],
         /// The queue's number.

@@ -38,7 +38,7 @@ impl Level {
 /// this device and inode. The presence of the variable does not suffice, because a program that is
 /// started with another standard error inherits it.
 #[must_use]
-pub fn names(value: &str, device: u64, inode: u64) -> bool {
+pub fn identifies_file(value: &str, device: u64, inode: u64) -> bool {
     let (of_device, of_inode) = value.split_once(':').unwrap_or_default();
     of_device.parse() == Ok(device) && of_inode.parse() == Ok(inode)
 }
@@ -49,9 +49,9 @@ mod tests {
 
     #[test]
     fn the_journal_is_one_file() {
-        assert!(names("8:123", 8, 123));
+        assert!(identifies_file("8:123", 8, 123));
         for value in ["8:124", "9:123", "8", "", ":", "8:123:4", "8:-1"] {
-            assert!(!names(value, 8, 123), "{value}");
+            assert!(!identifies_file(value, 8, 123), "{value}");
         }
     }
 }

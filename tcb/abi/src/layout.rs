@@ -68,7 +68,7 @@ pub mod info {
     pub const START_GRANT_ENTRIES: usize = 0x20;
     /// u64: bytes of configuration at [`config`].
     pub const START_CONFIG_BYTES: usize = 0x28;
-    /// u64: devices that can be attached: [`crate::hypercall::Attach::Device`] 0 … n-1.
+    /// u64: devices that can be attached: [`crate::hypercall::AttachTarget::Device`] 0 … n-1.
     pub const START_DEVICES: usize = 0x30;
     /// u64: the set of CPUs that the domain may run on, one bit each (CPUs 0 … 63).
     pub const START_CPUS: usize = 0x38;

@@ -32,7 +32,8 @@ pub struct Machine {
 #[serde(deny_unknown_fields)]
 pub struct Access {
     /// The group that may query the machine, but not change it.
-    pub look: Option<Group>,
+    #[serde(rename = "look")]
+    pub query: Option<Group>,
     /// The group that may also change and stop the machine.
     pub change: Option<Group>,
 }
@@ -58,16 +59,16 @@ pub struct HotplugState {
     pub first_slot: u32,
     /// Guests that were attached since the start, by name, with their assigned MACs.
     #[serde(default)]
-    pub attached: BTreeMap<String, Setting>,
+    pub attached: BTreeMap<String, ConfigValue>,
     /// Guests of the file that were detached.
     #[serde(default)]
     pub detached: BTreeSet<String>,
     /// Guests of the file whose description has changed since the start.
     #[serde(default)]
-    pub changed: BTreeMap<String, Setting>,
+    pub changed: BTreeMap<String, ConfigValue>,
     /// All NICs, if they differ from the files: `[[nic]]` sections with their assigned MACs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nics: Option<Vec<Setting>>,
+    pub nics: Option<Vec<ConfigValue>>,
     /// Attached guests that the files of a later reload name. They are treated like other guests of
     /// a file.
     #[serde(default)]
@@ -80,7 +81,7 @@ pub struct HotplugState {
 /// A value of a configuration, in TOML or in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Setting {
+pub enum ConfigValue {
     /// `true` or `false`.
     Flag(bool),
     /// A whole number.
@@ -90,9 +91,9 @@ pub enum Setting {
     /// A text.
     Text(String),
     /// A list.
-    List(Vec<Setting>),
+    List(Vec<ConfigValue>),
     /// A section: values under their keys.
-    Section(BTreeMap<String, Setting>),
+    Section(BTreeMap<String, ConfigValue>),
 }
 
 /// One domain.
@@ -217,9 +218,11 @@ pub type NetnsId = [u64; 3];
 #[serde(deny_unknown_fields)]
 pub struct OpenedNotes {
     /// Features that the system lacks.
-    pub lacks: Vec<String>,
+    #[serde(rename = "lacks")]
+    pub missing_features: Vec<String>,
     /// The network namespace of a TAP.
-    pub place: Option<NetnsId>,
+    #[serde(rename = "place")]
+    pub namespace: Option<NetnsId>,
 }
 
 /// A TAP interface, which the monitor creates, configures and brings up. Domains receive its
@@ -238,7 +241,7 @@ pub struct Tap {
     /// Whether their networks may overlap an existing address or route of the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_overlap: bool,
-    /// IPv6 settings of the interface; unset: [`Ipv6Settings::QUIET`].
+    /// IPv6 settings of the interface; unset: [`Ipv6Settings::NO_SOLICITATION`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Settings>,
     /// The gateway of a default route, if any.
@@ -288,7 +291,7 @@ pub struct Ipv6Settings {
 
 impl Ipv6Settings {
     /// An interface that uses its addresses immediately and solicits no router.
-    pub const QUIET: Self = Self {
+    pub const NO_SOLICITATION: Self = Self {
         accept_ra: Some(0),
         accept_dad: Some(0),
         router_solicitations: Some(0),
@@ -297,7 +300,7 @@ impl Ipv6Settings {
 
 /// A MAC that no interface has. A call that steers this MAC to the shared queue of a TAP steers all
 /// MACs there.
-pub const EVERY_MAC: [u8; 6] = [0; 6];
+pub const ALL_MACS: [u8; 6] = [0; 6];
 
 /// A route of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -451,7 +454,7 @@ pub struct Connection {
 /// A request on the control socket, as one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Control {
+pub enum ControlRequest {
     /// Returns domains, processes and connections, as [`Status`].
     Status,
     /// Returns the audit, as [`Audit`].
@@ -471,7 +474,7 @@ pub enum Control {
     /// Attaches a guest. Answered by [`Attached`] when all its interfaces are up.
     Attach {
         /// The contents of a `[[guest]]` section of the configuration file.
-        guest: Setting,
+        guest: ConfigValue,
     },
     /// Detaches a guest. Answered by [`Detached`] when it is torn down.
     Detach {
@@ -483,7 +486,7 @@ pub enum Control {
     Rules {
         /// The guest's `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
         /// `rule[]`, as in a `[[guest]]` section of the configuration file.
-        guest: Setting,
+        guest: ConfigValue,
     },
     /// Applies edited configuration files. Answered by [`Reloaded`](crate::reload::Reloaded) when
     /// all steps are done or one has failed.

@@ -10,7 +10,7 @@ pub const STAT_REPLIES_MAX: usize = 64;
 /// A request to a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Request {
+pub enum MailboxRequest {
     /// Returns all counters as a JSON object, whose keys depend on the domain. If not all `ports`
     /// of a driver domain fit into the reply, it has `next`: `first` of [`Request::Ports`].
     Stat,

@@ -1,5 +1,5 @@
 //! The core's report on domains and connections. The core sends it as bytes
-//! ([`crate::core::report_bytes`]); users receive it as JSON.
+//! ([`crate::core::encode_report`]); users receive it as JSON.
 
 use crate::connect::XenbusState;
 use crate::wire_enum::wire_enum;

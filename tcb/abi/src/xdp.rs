@@ -39,7 +39,7 @@ impl Ring {
 
     /// Returns the index of the ring's range of slots in the window.
     #[must_use]
-    pub const fn place(self) -> u32 {
+    pub const fn index(self) -> u32 {
         self as u32
     }
 }
@@ -110,7 +110,7 @@ pub enum XdpControl {
     /// Stops a dedicated queue permanently. Result: 0, once no frame is in flight.
     Stop,
     /// Reports that another domain can continue with the shared socket. Result: 0.
-    Sound,
+    ReportReusable,
     /// Returns the number of frames that the rule with this number ([`crate::firewall::RuleLists`])
     /// denied on a dedicated queue.
     DeniedFrames(u32),
@@ -136,7 +136,7 @@ impl XdpControl {
             Self::Counter(counter) => [Self::COUNTER, counter as u64],
             Self::Enable => [Self::ENABLE, 0],
             Self::Stop => [Self::STOP, 0],
-            Self::Sound => [Self::SOUND, 0],
+            Self::ReportReusable => [Self::SOUND, 0],
             Self::DeniedFrames(rule) => [Self::DENIED_FRAMES, rule as u64],
             Self::DeniedBytes(rule) => [Self::DENIED_BYTES, rule as u64],
         }
@@ -152,7 +152,7 @@ impl XdpControl {
             Self::COUNTER => Counter::from_wire(which).map(Self::Counter),
             Self::ENABLE if which == 0 => Some(Self::Enable),
             Self::STOP if which == 0 => Some(Self::Stop),
-            Self::SOUND if which == 0 => Some(Self::Sound),
+            Self::SOUND if which == 0 => Some(Self::ReportReusable),
             Self::DENIED_FRAMES => Some(Self::DeniedFrames(rule)),
             Self::DENIED_BYTES => Some(Self::DeniedBytes(rule)),
             _ => None,
@@ -174,7 +174,11 @@ mod tests {
             XdpControl::DeniedBytes(u32::MAX),
         ];
         for request in all
-            .chain([XdpControl::Enable, XdpControl::Stop, XdpControl::Sound])
+            .chain([
+                XdpControl::Enable,
+                XdpControl::Stop,
+                XdpControl::ReportReusable,
+            ])
             .chain(denied)
         {
             assert_eq!(XdpControl::decode(request.encode()), Some(request));

@@ -2,7 +2,7 @@
 
 /// The condition under which a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum CallCondition {
     /// Always.
     Always,
     /// This argument equals this value.
@@ -19,18 +19,18 @@ pub enum When {
 
 /// An allowed system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct AllowedCall {
     /// The number of the call.
     pub number: i64,
     /// The condition under which the call is allowed.
-    pub when: When,
+    pub when: CallCondition,
 }
 
-/// Makes a list of calls from entries `SYS_NAME When;`, with `libc` and [`When`] in scope.
+/// Makes a list of calls from entries `SYS_NAME When;`, with `libc` and [`CallCondition`] in scope.
 #[macro_export]
 macro_rules! calls {
     ($($number:ident $when:expr;)*) => {
-        [$($crate::Call { number: libc::$number, when: $when }),*]
+        [$($crate::AllowedCall { number: libc::$number, when: $when }),*]
     };
 }
 
@@ -43,78 +43,78 @@ const FIONBIO: u64 = libc::FIONBIO;
 
 /// Calls of every program except the broker. They affect only inherited descriptors and private
 /// memory; none of them opens a file or a socket.
-pub const COMMON: &[Call] = &calls! {
+pub const COMMON_CALLS: &[AllowedCall] = &calls! {
     // Links and sealed files.
-    SYS_read When::Always;
-    SYS_write When::Always;
-    SYS_writev When::Always;
-    SYS_pread64 When::Always;
-    SYS_recvmsg When::Always;
-    SYS_sendmsg When::Always;
-    SYS_sendto When::Always;
-    SYS_recvfrom When::Always;
-    SYS_getsockopt When::Always;
-    SYS_close When::Always;
-    SYS_dup When::Always;
-    SYS_fcntl When::Always;
-    SYS_ioctl When::Is(1, FIONBIO);
-    SYS_poll When::Always;
-    SYS_ppoll When::Always;
-    SYS_memfd_create When::Always;
-    SYS_statx When::Always;
-    SYS_fstat When::Always;
-    SYS_lseek When::Always;
+    SYS_read CallCondition::Always;
+    SYS_write CallCondition::Always;
+    SYS_writev CallCondition::Always;
+    SYS_pread64 CallCondition::Always;
+    SYS_recvmsg CallCondition::Always;
+    SYS_sendmsg CallCondition::Always;
+    SYS_sendto CallCondition::Always;
+    SYS_recvfrom CallCondition::Always;
+    SYS_getsockopt CallCondition::Always;
+    SYS_close CallCondition::Always;
+    SYS_dup CallCondition::Always;
+    SYS_fcntl CallCondition::Always;
+    SYS_ioctl CallCondition::Is(1, FIONBIO);
+    SYS_poll CallCondition::Always;
+    SYS_ppoll CallCondition::Always;
+    SYS_memfd_create CallCondition::Always;
+    SYS_statx CallCondition::Always;
+    SYS_fstat CallCondition::Always;
+    SYS_lseek CallCondition::Always;
     // Memory.
-    SYS_mmap When::HasNot(2, EXEC);
-    SYS_mprotect When::HasNot(2, EXEC);
-    SYS_munmap When::Always;
-    SYS_mremap When::Always;
-    SYS_madvise When::Always;
-    SYS_brk When::Always;
+    SYS_mmap CallCondition::HasNot(2, EXEC);
+    SYS_mprotect CallCondition::HasNot(2, EXEC);
+    SYS_munmap CallCondition::Always;
+    SYS_mremap CallCondition::Always;
+    SYS_madvise CallCondition::Always;
+    SYS_brk CallCondition::Always;
     // Threads. `clone3` is listed here because another filter makes it fail with ENOSYS.
-    SYS_clone When::Has(0, THREAD);
-    SYS_clone3 When::Always;
-    SYS_set_robust_list When::Always;
-    SYS_rseq When::Always;
-    SYS_set_tid_address When::Always;
-    SYS_prctl When::Is(0, libc::PR_SET_NAME as u64);
-    SYS_futex When::Always;
-    SYS_sched_yield When::Always;
-    SYS_sched_getaffinity When::Always;
-    SYS_exit When::Always;
-    SYS_exit_group When::Always;
+    SYS_clone CallCondition::Has(0, THREAD);
+    SYS_clone3 CallCondition::Always;
+    SYS_set_robust_list CallCondition::Always;
+    SYS_rseq CallCondition::Always;
+    SYS_set_tid_address CallCondition::Always;
+    SYS_prctl CallCondition::Is(0, libc::PR_SET_NAME as u64);
+    SYS_futex CallCondition::Always;
+    SYS_sched_yield CallCondition::Always;
+    SYS_sched_getaffinity CallCondition::Always;
+    SYS_exit CallCondition::Always;
+    SYS_exit_group CallCondition::Always;
     // Time, signals, and harmless information about the caller.
-    SYS_clock_gettime When::Always;
-    SYS_clock_nanosleep When::Always;
-    SYS_nanosleep When::Always;
-    SYS_restart_syscall When::Always;
-    SYS_rt_sigaction When::Always;
-    SYS_rt_sigprocmask When::Always;
-    SYS_rt_sigreturn When::Always;
-    SYS_sigaltstack When::Always;
+    SYS_clock_gettime CallCondition::Always;
+    SYS_clock_nanosleep CallCondition::Always;
+    SYS_nanosleep CallCondition::Always;
+    SYS_restart_syscall CallCondition::Always;
+    SYS_rt_sigaction CallCondition::Always;
+    SYS_rt_sigprocmask CallCondition::Always;
+    SYS_rt_sigreturn CallCondition::Always;
+    SYS_sigaltstack CallCondition::Always;
     // `abort` kills the process by this call.
-    SYS_tgkill When::Own(0);
-    SYS_getpid When::Always;
-    SYS_gettid When::Always;
-    SYS_getrandom When::Always;
+    SYS_tgkill CallCondition::Own(0);
+    SYS_getpid CallCondition::Always;
+    SYS_gettid CallCondition::Always;
+    SYS_getrandom CallCondition::Always;
 };
 
 /// Calls of a program that serves clients and writes a log.
-pub const SERVING: &[Call] = &calls! {
-    SYS_accept4 When::Always;
-    SYS_shutdown When::Always;
+pub const SERVER_CALLS: &[AllowedCall] = &calls! {
+    SYS_accept4 CallCondition::Always;
+    SYS_shutdown CallCondition::Always;
     // The manager rotates the log by copying it.
-    SYS_ftruncate When::Always;
-    SYS_copy_file_range When::Always;
-    SYS_sendfile When::Always;
-    SYS_splice When::Always;
+    SYS_ftruncate CallCondition::Always;
+    SYS_copy_file_range CallCondition::Always;
+    SYS_sendfile CallCondition::Always;
+    SYS_splice CallCondition::Always;
 };
 
 /// Calls by which the manager waits for the consoles of all domains.
-pub(crate) const CONSOLES: &[Call] = &calls! {
-    SYS_epoll_create1 When::Always;
-    SYS_epoll_ctl When::Always;
-    SYS_epoll_pwait2 When::Always;
+pub(crate) const CONSOLE_CALLS: &[AllowedCall] = &calls! {
+    SYS_epoll_create1 CallCondition::Always;
+    SYS_epoll_ctl CallCondition::Always;
+    SYS_epoll_pwait2 CallCondition::Always;
 };
 
 /// ioctl requests of TAPs, ethtool and VFIO, and for the numbers and names of interfaces. None of
@@ -164,82 +164,82 @@ const BPF_COMMANDS: &[u64] = &[
 ];
 
 /// Calls by which netd opens and configures devices.
-pub(crate) const DEVICES: &[Call] = &calls! {
+pub(crate) const DEVICE_CALLS: &[AllowedCall] = &calls! {
     // The TAP driver, and settings of network namespaces. Landlock restricts the paths.
-    SYS_openat When::Always;
+    SYS_openat CallCondition::Always;
     // Checks whether a file is a namespace.
-    SYS_fstatfs When::Always;
+    SYS_fstatfs CallCondition::Always;
     // Netlink, ethtool requests, and XDP sockets.
-    SYS_socket When::OneOf(0, FAMILIES);
+    SYS_socket CallCondition::OneOf(0, FAMILIES);
     // The link to a domain.
-    SYS_socketpair When::Is(0, libc::AF_UNIX as u64);
-    SYS_bind When::Always;
-    SYS_setsockopt When::Is(1, libc::SOL_PACKET as u64);
-    SYS_ioctl When::OneOf(1, REQUESTS);
-    SYS_bpf When::OneOf(0, BPF_COMMANDS);
+    SYS_socketpair CallCondition::Is(0, libc::AF_UNIX as u64);
+    SYS_bind CallCondition::Always;
+    SYS_setsockopt CallCondition::Is(1, libc::SOL_PACKET as u64);
+    SYS_ioctl CallCondition::OneOf(1, REQUESTS);
+    SYS_bpf CallCondition::OneOf(0, BPF_COMMANDS);
     // Network namespaces, including a new one for the near end of a veth pair. Other types of
     // namespaces are denied.
-    SYS_setns When::Is(1, NEWNET);
-    SYS_unshare When::Is(0, NEWNET);
+    SYS_setns CallCondition::Is(1, NEWNET);
+    SYS_unshare CallCondition::Is(0, NEWNET);
     // Waits for grace periods.
-    SYS_membarrier When::Always;
+    SYS_membarrier CallCondition::Always;
     // Configuration space and interrupt of a PCI device.
-    SYS_pwrite64 When::Always;
-    SYS_eventfd2 When::Always;
+    SYS_pwrite64 CallCondition::Always;
+    SYS_eventfd2 CallCondition::Always;
 };
 
 /// All calls of the broker.
-pub(crate) const BROKER_CALLS: &[Call] = &calls! {
-    SYS_openat When::Always;
-    SYS_fstatfs When::Always;
-    SYS_bpf When::Is(0, 5); // BPF_PROG_LOAD
+pub(crate) const BROKER_CALLS: &[AllowedCall] = &calls! {
+    SYS_openat CallCondition::Always;
+    SYS_fstatfs CallCondition::Always;
+    SYS_bpf CallCondition::Is(0, 5); // BPF_PROG_LOAD
     // Sockets of virtual machine monitors.
-    SYS_socket When::Is(0, libc::AF_UNIX as u64);
-    SYS_bind When::Always;
-    SYS_listen When::Always;
-    SYS_connect When::Always;
-    SYS_openat2 When::Always;
-    SYS_newfstatat When::Always;
-    SYS_umask When::Always;
-    SYS_geteuid When::Always;
-    SYS_mkdirat When::Always;
-    SYS_fchownat When::Always;
-    SYS_fchmodat When::Always;
-    SYS_unlinkat When::Always;
-    SYS_statx When::Always;
+    SYS_socket CallCondition::Is(0, libc::AF_UNIX as u64);
+    SYS_bind CallCondition::Always;
+    SYS_listen CallCondition::Always;
+    SYS_connect CallCondition::Always;
+    SYS_openat2 CallCondition::Always;
+    SYS_newfstatat CallCondition::Always;
+    SYS_umask CallCondition::Always;
+    SYS_geteuid CallCondition::Always;
+    SYS_mkdirat CallCondition::Always;
+    SYS_fchownat CallCondition::Always;
+    SYS_fchmodat CallCondition::Always;
+    SYS_unlinkat CallCondition::Always;
+    SYS_statx CallCondition::Always;
     // The drivers and the IOMMU groups of PCI devices.
-    SYS_readlink When::Always;
-    SYS_getdents64 When::Always;
+    SYS_readlink CallCondition::Always;
+    SYS_getdents64 CallCondition::Always;
     // The link, sealed files, `/proc/PID/stat`.
-    SYS_recvmsg When::Always;
-    SYS_sendmsg When::Always;
-    SYS_poll When::Always;
-    SYS_ppoll When::Always;
-    SYS_read When::Always;
-    SYS_pread64 When::Always;
-    SYS_lseek When::Always;
-    SYS_fstat When::Always;
-    SYS_fcntl When::Always;
-    SYS_memfd_create When::Always;
-    SYS_close When::Always;
+    SYS_recvmsg CallCondition::Always;
+    SYS_sendmsg CallCondition::Always;
+    SYS_poll CallCondition::Always;
+    SYS_ppoll CallCondition::Always;
+    SYS_read CallCondition::Always;
+    SYS_pread64 CallCondition::Always;
+    SYS_lseek CallCondition::Always;
+    SYS_fstat CallCondition::Always;
+    SYS_fcntl CallCondition::Always;
+    SYS_memfd_create CallCondition::Always;
+    SYS_close CallCondition::Always;
     // Messages on standard error.
-    SYS_write When::Always;
+    SYS_write CallCondition::Always;
     // Memory.
-    SYS_mmap When::HasNot(2, EXEC);
-    SYS_munmap When::Always;
-    SYS_mremap When::Always;
-    SYS_madvise When::Always;
-    SYS_brk When::Always;
-    SYS_futex When::Always;
-    SYS_getrandom When::Always;
+    SYS_mmap CallCondition::HasNot(2, EXEC);
+    SYS_munmap CallCondition::Always;
+    SYS_mremap CallCondition::Always;
+    SYS_madvise CallCondition::Always;
+    SYS_brk CallCondition::Always;
+    SYS_futex CallCondition::Always;
+    SYS_getrandom CallCondition::Always;
     // Exit.
-    SYS_sigaltstack When::Always;
-    SYS_rt_sigaction When::Always;
-    SYS_rt_sigprocmask When::Always;
-    SYS_rt_sigreturn When::Always;
-    SYS_restart_syscall When::Always;
-    SYS_getpid When::Always;
-    SYS_gettid When::Always;
-    SYS_tgkill When::Own(0);
-    SYS_exit_group When::Always;
+    SYS_sigaltstack CallCondition::Always;
+    SYS_rt_sigaction CallCondition::Always;
+    SYS_rt_sigprocmask CallCondition::Always;
+    SYS_rt_sigreturn CallCondition::Always;
+    SYS_restart_syscall CallCondition::Always;
+    SYS_getpid CallCondition::Always;
+    SYS_gettid CallCondition::Always;
+    SYS_tgkill CallCondition::Own(0);
+    SYS_exit_group CallCondition::Always;
 };

@@ -10,7 +10,7 @@ mod files;
 mod probe;
 pub mod roles;
 
-pub use calls::{COMMON, Call, SERVING, When};
+pub use calls::{AllowedCall, COMMON_CALLS, CallCondition, SERVER_CALLS};
 pub use files::has_landlock;
 pub use probe::probe;
 pub use rustix::thread::CapabilitySet;
@@ -38,7 +38,7 @@ pub struct Rights<'a> {
     /// The user and group to which the program changes. Unset: unchanged.
     pub user: Option<u32>,
     /// The capabilities that the program keeps, if it has them.
-    pub keep: CapabilitySet,
+    pub capabilities: CapabilitySet,
     /// Whether the kernel kills the program when its parent exits.
     pub ends_with_parent: bool,
     /// The files that the program may open, and the folders beneath which it may open files. Unset:
@@ -46,7 +46,7 @@ pub struct Rights<'a> {
     /// namespaces, and signals to them.
     pub files: Option<&'a [&'a str]>,
     /// The allowed system calls. For a call that is listed twice, the later entry applies.
-    pub calls: &'a [&'a [Call]],
+    pub calls: &'a [&'a [AllowedCall]],
 }
 
 /// Returns a user id that no other process has, if this process belongs to root.
@@ -67,17 +67,19 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let had = capabilities(None)?.permitted;
     // This is the first step, because it needs a capability. A failure is harmless: with
     // NO_NEW_PRIVS (below), the program cannot regain capabilities that remain in the bounding set.
-    for capability in had.difference(rights.keep).iter() {
+    for capability in had.difference(rights.capabilities).iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
     // Without this flag, the change of user would drop all capabilities.
-    set_keep_capabilities(!rights.keep.is_empty())?;
+    set_keep_capabilities(!rights.capabilities.is_empty())?;
     if let Some(user) = rights.user
         && become_user(user).is_err()
     {
         missing.push(format!("a separate user for {}", rights.name));
     }
-    let kept = capabilities(None)?.permitted.intersection(rights.keep);
+    let kept = capabilities(None)?
+        .permitted
+        .intersection(rights.capabilities);
     set_capabilities(
         None,
         CapabilitySets {
@@ -88,7 +90,7 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     )?;
     set_keep_capabilities(false)?;
     clear_ambient_capability_set()?;
-    if rights.keep.is_empty() {
+    if rights.capabilities.is_empty() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     }
     set_no_new_privs(true)?;
@@ -126,7 +128,7 @@ fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
 }
 
 /// Returns the filter that allows these calls.
-fn filter(calls: &[&[Call]]) -> Result<BpfProgram, seccompiler::BackendError> {
+fn filter(calls: &[&[AllowedCall]]) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules = std::collections::BTreeMap::new();
     for call in calls.iter().copied().flatten() {
         let rule = |argument, operation, value| {
@@ -135,14 +137,18 @@ fn filter(calls: &[&[Call]]) -> Result<BpfProgram, seccompiler::BackendError> {
             SeccompRule::new(vec![condition])
         };
         let of = match call.when {
-            When::Always => vec![],
-            When::Is(argument, value) => vec![rule(argument, SeccompCmpOp::Eq, value)?],
-            When::Own(argument) => {
+            CallCondition::Always => vec![],
+            CallCondition::Is(argument, value) => vec![rule(argument, SeccompCmpOp::Eq, value)?],
+            CallCondition::Own(argument) => {
                 vec![rule(argument, SeccompCmpOp::Eq, std::process::id().into())?]
             }
-            When::Has(argument, bits) => vec![rule(argument, SeccompCmpOp::MaskedEq(bits), bits)?],
-            When::HasNot(argument, bits) => vec![rule(argument, SeccompCmpOp::MaskedEq(bits), 0)?],
-            When::OneOf(argument, values) => {
+            CallCondition::Has(argument, bits) => {
+                vec![rule(argument, SeccompCmpOp::MaskedEq(bits), bits)?]
+            }
+            CallCondition::HasNot(argument, bits) => {
+                vec![rule(argument, SeccompCmpOp::MaskedEq(bits), 0)?]
+            }
+            CallCondition::OneOf(argument, values) => {
                 let is = |value: &u64| rule(argument, SeccompCmpOp::Eq, *value);
                 values.iter().map(is).collect::<Result<_, _>>()?
             }

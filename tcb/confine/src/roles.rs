@@ -1,16 +1,16 @@
 //! The rights of the core's helpers. Each program adds the user id to which it changes.
 
-use crate::calls::{BROKER_CALLS, COMMON, CONSOLES, DEVICES, SERVING};
+use crate::calls::{BROKER_CALLS, COMMON_CALLS, CONSOLE_CALLS, DEVICE_CALLS, SERVER_CALLS};
 use crate::{CapabilitySet, Rights};
 
 /// Rights of the manager, which opens no files.
 pub const MANAGER: Rights<'_> = Rights {
     name: "the manager",
     user: None,
-    keep: CapabilitySet::empty(),
+    capabilities: CapabilitySet::empty(),
     ends_with_parent: true,
     files: None,
-    calls: &[COMMON, SERVING, CONSOLES],
+    calls: &[COMMON_CALLS, SERVER_CALLS, CONSOLE_CALLS],
 };
 
 /// Rights of netd, which opens the TAP driver and settings of network namespaces. Its broker opens
@@ -19,13 +19,13 @@ pub const NETD: Rights<'_> = Rights {
     name: "netd",
     user: None,
     // CAP_SYS_ADMIN is needed to enter network namespaces.
-    keep: CapabilitySet::NET_ADMIN
+    capabilities: CapabilitySet::NET_ADMIN
         .union(CapabilitySet::NET_RAW)
         .union(CapabilitySet::BPF)
         .union(CapabilitySet::SYS_ADMIN),
     ends_with_parent: true,
     files: Some(&["/dev/net", "/proc/sys/net"]),
-    calls: &[COMMON, DEVICES],
+    calls: &[COMMON_CALLS, DEVICE_CALLS],
 };
 
 /// Rights of netd's broker, which opens and creates files by name, and loads BPF programs. It keeps
@@ -35,7 +35,7 @@ pub const BROKER: Rights<'_> = Rights {
     user: None,
     // Needed to find network namespaces of other users' processes, to load BPF programs, to give
     // sockets to the users of virtual machine monitors, and to connect to their sockets.
-    keep: CapabilitySet::SYS_PTRACE
+    capabilities: CapabilitySet::SYS_PTRACE
         .union(CapabilitySet::BPF)
         .union(CapabilitySet::NET_ADMIN)
         .union(CapabilitySet::PERFMON)

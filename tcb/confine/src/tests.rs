@@ -50,12 +50,12 @@ fn netd_enters_only_network_namespaces() {
 
 #[test]
 fn only_listed_requests_are_allowed() {
-    const REQUESTS: &[Call] = &[Call {
+    const REQUESTS: &[AllowedCall] = &[AllowedCall {
         number: libc::SYS_ioctl,
-        when: When::OneOf(1, &[libc::FIONBIO, libc::FIONREAD]),
+        when: CallCondition::OneOf(1, &[libc::FIONBIO, libc::FIONREAD]),
     }];
     let rights = Rights {
-        calls: &[COMMON, REQUESTS],
+        calls: &[COMMON_CALLS, REQUESTS],
         ..MANAGER
     };
     let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();

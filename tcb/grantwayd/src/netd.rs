@@ -141,7 +141,7 @@ pub(crate) struct NetdSocket {
 
 impl DeviceControl for NetdSocket {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
-        if words == XdpControl::Sound.encode() {
+        if words == XdpControl::ReportReusable.encode() {
             self.is_sound.store(true, Ordering::Relaxed);
             return Ok(0);
         }

@@ -4,7 +4,7 @@
 mod common;
 
 use abi::counted::Revocation;
-use abi::hypercall::{Bind, Create, HypercallKind, Revoke};
+use abi::hypercall::{BindOp, CreateGrantOp, HypercallKind, RevokeOp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::json;
@@ -30,7 +30,7 @@ fn cost_of_counted_grants() {
     };
     let made = call("g0", HypercallKind::TableCreate, [0, u64::from(PAGES), 0]);
     let table = Handle(made[1].as_u64().unwrap() as u32);
-    let bind = Bind {
+    let bind = BindOp {
         granter: DomId(1),
         table,
         first: Slot(0),
@@ -39,7 +39,7 @@ fn cost_of_counted_grants() {
     };
     call("driver", HypercallKind::TableBind, bind.encode());
     let create = |index, frame| {
-        let create = Create {
+        let create = CreateGrantOp {
             table,
             index,
             frame,
@@ -48,7 +48,7 @@ fn cost_of_counted_grants() {
         };
         create.encode()
     };
-    let revoke = |gref, how| Revoke { table, gref, how }.encode();
+    let revoke = |gref, how| RevokeOp { table, gref, how }.encode();
     let creates = |ops: u64, step: u64| {
         json!({ "kind": HypercallKind::GrantCreate as u32, "words": create(0, 0),
             "step": [step, step], "ops": ops })

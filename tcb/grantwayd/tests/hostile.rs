@@ -4,7 +4,7 @@
 mod common;
 
 use abi::hypercall::{HypercallKind, OPS_MAX, TapControl};
-use abi::machine::{Control, Device, Tap};
+use abi::machine::{ControlRequest, Device, Tap};
 use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
 use serde_json::json;
@@ -235,7 +235,7 @@ fn overwriting_info_affects_only_its_domain() {
     for byte in [0, 0xff, 0x41] {
         let daemon = Daemon::up(&machine(2));
         let scribble = json!({ "do": "scribble", "byte": byte });
-        let request = Control::Relay {
+        let request = ControlRequest::Relay {
             domain: "g1".into(),
             request: scribble.to_string(),
         };
@@ -261,7 +261,7 @@ fn a_reply_of_false_length_is_rejected() {
         assert_eq!(answer["error"], "the domain's reply is invalid");
     }
     let whole = json!({ "do": "id", "claim": 95 * 4096 }).to_string();
-    let answer = daemon.ask(&Control::Relay {
+    let answer = daemon.ask(&ControlRequest::Relay {
         domain: "g0".into(),
         request: whole,
     });
@@ -273,7 +273,7 @@ fn a_reply_of_false_length_is_rejected() {
 fn a_console_flood_is_dropped() {
     let daemon = Daemon::up(&machine(2));
     let flood = json!({ "do": "flood", "lines": 20_000 }).to_string();
-    let request = Control::Relay {
+    let request = ControlRequest::Relay {
         domain: "g0".into(),
         request: flood,
     };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use abi::machine::{Control, Device, Machine, Tap};
+use abi::machine::{ControlRequest, Device, Machine, Tap};
 use common::{Daemon, eventually, is_process, kill, machine, signal};
 use netdev::netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
@@ -136,7 +136,7 @@ fn restart_requests_restart_or_explain() {
     let daemon = Daemon::up(&machine);
     let before = status(&daemon);
     let restart = |domain: &str| {
-        daemon.ask(&Control::Restart {
+        daemon.ask(&ControlRequest::Restart {
             domain: domain.into(),
         })
     };
@@ -174,7 +174,7 @@ fn the_next_netd_adopts_all_devices() {
         );
     }
     // The next driver domain gets the same TAP.
-    let answer = daemon.ask(&Control::Restart {
+    let answer = daemon.ask(&ControlRequest::Restart {
         domain: "driver".into(),
     });
     assert_eq!(answer["domain"], "driver", "{answer}");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use abi::hypercall::{Create, HypercallKind};
+use abi::hypercall::{CreateGrantOp, HypercallKind};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::version::VERSION;
 use abi::{DomId, GrantRef, Handle, Slot};
@@ -128,14 +128,14 @@ fn a_driver_restarts_after_every_kind_of_exit() {
 #[test]
 fn exhausted_collateral_costs_one_restart() {
     use abi::counted::Revocation;
-    use abi::hypercall::{Bind, Revoke};
+    use abi::hypercall::{BindOp, RevokeOp};
     let daemon = Daemon::up(&plan(2));
     for round in 0..3u64 {
         let before = driver(&daemon);
         let made = daemon.calls("g0", HypercallKind::TableCreate, &[[0, 4, 0]]);
         let table = Handle(count(&made[0][1]) as u32);
         assert_eq!(made[0][5], 0, "{made:?}");
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(1),
             table,
             first: Slot(0),
@@ -148,7 +148,7 @@ fn exhausted_collateral_costs_one_restart() {
             let claim = json!({ "do": "poke", "slot": 9, "offset": index * 4, "value": 1 });
             assert_eq!(daemon.order("driver", claim), "done");
             let (frame, readonly) = (3 + index, false);
-            let create = Create {
+            let create = CreateGrantOp {
                 table,
                 index,
                 frame,
@@ -159,7 +159,7 @@ fn exhausted_collateral_costs_one_restart() {
             let made = daemon.calls("g0", HypercallKind::GrantCreate, &[create]);
             let gref = GrantRef(count(&made[0][3]) as u32);
             let how = Revocation::Force;
-            let revoke = Revoke { table, gref, how }.encode();
+            let revoke = RevokeOp { table, gref, how }.encode();
             let done = daemon.calls("g0", HypercallKind::GrantRevoke, &[revoke]);
             assert_eq!(done[0][5], 0, "force always succeeds");
         }

@@ -5,7 +5,7 @@
 mod common;
 
 use abi::counted::Revocation;
-use abi::hypercall::{Bind, Create, HypercallKind, Revoke};
+use abi::hypercall::{BindOp, CreateGrantOp, HypercallKind, RevokeOp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
         let made = daemon.calls("g0", HypercallKind::TableCreate, &[create]);
         assert_eq!(made[0][5], 0, "{made:?}");
         let handle = Handle(made[0][1].as_u64().unwrap() as u32);
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(1),
             table: handle,
             first: Slot(0),
@@ -42,7 +42,7 @@ impl<'a> Table<'a> {
 
     /// Grants frame 3 + `index` by entry `index`. Returns the status and the reference.
     fn grant(&self, index: u32, readonly: bool) -> (i64, GrantRef) {
-        let create = Create {
+        let create = CreateGrantOp {
             table: self.handle,
             index,
             frame: 3 + index,
@@ -57,7 +57,7 @@ impl<'a> Table<'a> {
     }
 
     fn revoke(&self, gref: GrantRef, how: Revocation) -> i64 {
-        let revoke = Revoke {
+        let revoke = RevokeOp {
             table: self.handle,
             gref,
             how,
@@ -268,19 +268,19 @@ fn tables_belong_to_their_two_ends_only() {
     let table = Table::new(&daemon);
     let gref = table.grant(0, false).1;
     let handle = u64::from(table.handle.0);
-    let revoke = Revoke {
+    let revoke = RevokeOp {
         table: table.handle,
         gref,
         how: Revocation::Force,
     };
-    let create = Create {
+    let create = CreateGrantOp {
         table: table.handle,
         index: 1,
         frame: 0,
         readonly: false,
         io: false,
     };
-    let bind = Bind {
+    let bind = BindOp {
         granter: DomId(1),
         table: table.handle,
         first: Slot(4),

@@ -4,7 +4,7 @@
 mod common;
 
 use abi::counted::{Revocation, table_slots};
-use abi::hypercall::{Bind, Create, HypercallKind, OPS_MAX, Revoke};
+use abi::hypercall::{BindOp, CreateGrantOp, HypercallKind, OPS_MAX, RevokeOp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     let made = daemon.calls(&guest, HypercallKind::TableCreate, &[create]);
     assert_eq!(made[0][5], OKAY, "{made:?}");
     let table = Handle(made[0][1].as_u64().unwrap() as u32);
-    let bind = Bind {
+    let bind = BindOp {
         granter: DomId(n + 1),
         table,
         first: Slot(first),
@@ -41,7 +41,7 @@ fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
     let mut refusals = Vec::new();
     let all: Vec<u32> = (0..HOSTILE_ENTRIES).collect();
     for part in all.chunks(OPS_MAX) {
-        let create = |&index: &u32| Create {
+        let create = |&index: &u32| CreateGrantOp {
             table,
             index,
             frame: index % 2 * 2,
@@ -89,7 +89,7 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         mappings_of(&pid)
     );
     // The driver domain is alive, and the other guest can still use its full share.
-    let own = |index: u32| Create {
+    let own = |index: u32| CreateGrantOp {
         table: other,
         index,
         frame: index,
@@ -101,7 +101,7 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         .collect();
     let made = daemon.calls("g1", HypercallKind::GrantCreate, &ops);
     assert!(made.iter().all(|op| op[5] == OKAY), "{made:?}");
-    let revoke = |op: &Value| Revoke {
+    let revoke = |op: &Value| RevokeOp {
         table: other,
         gref: GrantRef(op[3].as_u64().unwrap() as u32),
         how: Revocation::Refuse,

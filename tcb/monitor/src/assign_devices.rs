@@ -21,7 +21,7 @@ impl Hypervisor {
     ) -> Result<(), WindowFull> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
-        let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
+        let Some(parts) = domain.and_then(|domain| domain.resources.as_mut()) else {
             return Ok(());
         };
         let number = parts.devices;
@@ -70,7 +70,7 @@ mod tests {
     fn spec() -> NewDomain {
         NewDomain {
             replaces: None,
-            name: Text::cut("d"),
+            name: Text::truncated("d"),
             program: Program::Driver,
             frames: 1,
             weight: 1,
@@ -137,17 +137,17 @@ mod tests {
             let given = machine.give_device(id, more);
             assert_eq!(given, Err(WindowFull(fd::DEVICES_MAX.into())));
         }
-        machine.give_up(id, "over");
+        machine.abandon(id, "over");
         wait_until_torn_down(&mut machine, id);
         machine.forget(id).unwrap();
-        assert!(!machine.shared.devices.names(id));
+        assert!(!machine.shared.devices.refers_to(id));
     }
 
     /// Waits for up to 30 s until the domain is torn down.
     fn wait_until_torn_down(machine: &mut Hypervisor, id: DomId) {
         testing::wait_for("the domain has not ended", || {
-            machine.handle(0);
-            (machine.domain(id)?.life.stage == Stage::Gone).then_some(())
+            machine.handle_events(0);
+            (machine.domain(id)?.liveness.stage == Stage::TornDown).then_some(())
         });
     }
 
@@ -192,7 +192,7 @@ mod tests {
                 ..page(0)
             };
             machine.give_device(id, Some(device)).unwrap();
-            machine.give_up(id, "over");
+            machine.abandon(id, "over");
             wait_until_torn_down(&mut machine, id);
             receiver.try_recv().unwrap()
         });
@@ -209,14 +209,14 @@ mod tests {
             ..page(0)
         };
         machine.give_device(id, Some(slow)).unwrap();
-        machine.give_up(id, "over");
-        let stage = machine.domain(id).map(|domain| domain.life.stage);
+        machine.abandon(id, "over");
+        let stage = machine.domain(id).map(|domain| domain.liveness.stage);
         assert_eq!(stage, Some(Stage::Ending), "the device ended too early");
-        machine.give_up(id, "again");
+        machine.abandon(id, "again");
         machine.forget(id).unwrap_err();
         ends.send(()).unwrap();
         wait_until_torn_down(&mut machine, id);
-        assert_eq!(machine.domain(id).unwrap().life.text(), "over");
+        assert_eq!(machine.domain(id).unwrap().liveness.text(), "over");
         machine.forget(id).unwrap();
     }
 
@@ -234,7 +234,7 @@ mod tests {
         for (next, is_heir) in [(2, true), (2, true), (3, false)] {
             let before = frames(&machine, id);
             before.span().put(&[7; 16]).unwrap();
-            machine.give_up(id, "over");
+            machine.abandon(id, "over");
             wait_until_torn_down(&mut machine, id);
             let left = Some(Arc::clone(&before));
             let spec = spec(Some(id), next);
@@ -257,7 +257,7 @@ mod tests {
             ..page(0)
         };
         machine.give_device(id, Some(slow)).unwrap();
-        machine.give_up(id, "over");
+        machine.abandon(id, "over");
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         machine.close(vec![writer]);
         testing::wait_until("it is open", || {

@@ -4,7 +4,7 @@ use crate::domain::Domain;
 use crate::event::EventPort;
 use crate::hypercall::MonitorState;
 use abi::DomId;
-use abi::hypercall::Attach;
+use abi::hypercall::AttachTarget;
 use abi::layout::fd;
 use rustix::io::Errno;
 use sandbox::{NotifyListener, PendingCall};
@@ -18,10 +18,10 @@ pub(crate) fn serve(domain: &mut Domain, shared: &MonitorState, now_ns: u64) {
         return;
     };
     // An error means that the domain has exited, which its pidfd reports to the main thread.
-    while domain.attaches.available(now_ns) > 0
+    while domain.attach_limit.available(now_ns) > 0
         && let Ok(Some(call)) = process.attach.receive(Duration::ZERO)
     {
-        domain.attaches.take(now_ns, 1);
+        domain.attach_limit.take(now_ns, 1);
         if let Err(errno) = answer(shared, id, &process.attach, call) {
             // An error means that the domain has exited and needs no answer.
             let _ = process.attach.answer(call.id, 0, errno.raw_os_error());
@@ -42,14 +42,14 @@ fn answer(
         answered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let [_, kind, index, ..] = call.args;
-    match Attach::decode([kind, index]).ok_or(Errno::INVAL)? {
-        Attach::Device(n) => {
+    match AttachTarget::decode([kind, index]).ok_or(Errno::INVAL)? {
+        AttachTarget::Device(n) => {
             let put = |device: BorrowedFd<'_>| put(device, fd::DEVICE, n);
-            shared.devices.hand_out(id, n.into(), put)
+            shared.devices.pass_descriptor(id, n.into(), put)
         }
-        Attach::Doorbell(conn) => {
+        AttachTarget::Doorbell(conn) => {
             let put = |other: &EventPort| put(other.doorbell(), fd::DOORBELL, conn.0);
-            shared.connections.hand_out(id, conn, put)
+            shared.connections.pass_doorbell(id, conn, put)
         }
     }
 }
@@ -57,6 +57,6 @@ fn answer(
 /// Returns the time from which attach calls are served again, or `None` if the domain is within its
 /// budget.
 pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
-    let next = domain.attaches.ready_at(now_ns, 1);
+    let next = domain.attach_limit.ready_at(now_ns, 1);
     next.filter(|next| *next > now_ns)
 }

@@ -246,7 +246,7 @@ impl Connections {
     /// # Errors
     /// Returns the errors of [`Connections::other_end`], `EEXIST` if the domain already has it, and
     /// otherwise the error of `give`.
-    pub fn hand_out(
+    pub fn pass_doorbell(
         &self,
         domain: DomId,
         conn: ConnId,
@@ -314,7 +314,7 @@ impl Connections {
 
     /// Returns whether any connection refers to a domain.
     #[must_use]
-    pub fn names(&self, domain: DomId) -> bool {
+    pub fn refers_to(&self, domain: DomId) -> bool {
         let records = lock(&self.0);
         let mut others = records.ends.values().map(|end| end.peer.0);
         records.numbers.contains_key(&domain) || others.any(|other| other == domain)

@@ -117,7 +117,7 @@ impl Devices {
     /// # Errors
     /// Returns `ENOENT` if the device does not exist or its domain has ended it, `EEXIST` if the
     /// domain already has the descriptor, and otherwise the error of `give` or of the epoll set.
-    pub fn hand_out(
+    pub fn pass_descriptor(
         &self,
         domain: DomId,
         number: u64,
@@ -196,7 +196,7 @@ impl Devices {
 
     /// Returns whether a domain has a device.
     #[must_use]
-    pub fn names(&self, domain: DomId) -> bool {
+    pub fn refers_to(&self, domain: DomId) -> bool {
         !self.of(domain).is_empty()
     }
 

@@ -53,10 +53,10 @@ pub struct Domain {
     /// Its specification.
     pub spec: Arc<NewDomain>,
     /// Its stage and deadlines.
-    pub life: Liveness,
+    pub liveness: Liveness,
     pub(crate) counters: Arc<CallCounters>,
-    pub(crate) parts: Option<DomainResources>,
-    pub(crate) attaches: TokenBucket,
+    pub(crate) resources: Option<DomainResources>,
+    pub(crate) attach_limit: TokenBucket,
     /// Whether attach calls are answered: the domain is within its budget for them.
     pub(crate) attach_open: bool,
     /// Process ids of domain and agent, kept for reports after their exit.
@@ -88,16 +88,16 @@ impl Domain {
         Ok(Self {
             id,
             spec: Arc::new(spec),
-            life: Liveness::default(),
+            liveness: Liveness::default(),
             counters: Arc::default(),
-            parts: Some(DomainResources {
+            resources: Some(DomainResources {
                 memory,
                 port: Arc::new(port),
                 epoll: Arc::new(epoll),
                 devices: 0,
                 process: None,
             }),
-            attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
+            attach_limit: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
             attach_open: true,
             pids: (0, 0),
             cpu_ns: [0; 3],
@@ -112,7 +112,10 @@ impl Domain {
         notices: NoticeChannel,
     ) -> Result<(), DomainError> {
         let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
-        let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());
+        let parts = self
+            .resources
+            .as_mut()
+            .filter(|parts| parts.process.is_none());
         let parts = parts.ok_or_else(|| error("it has already been started".into()))?;
         sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
         let page = CallPage::of(&parts.memory);
@@ -131,7 +134,7 @@ impl Domain {
         let started = worker::start(worker, start);
         let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
         parts.process = Some(DomainWorker { worker, thread });
-        self.life.stage = Stage::Starting;
+        self.liveness.stage = Stage::Starting;
         Ok(())
     }
 
@@ -148,7 +151,7 @@ impl Domain {
 
     /// Returns the domain's worker, from its start until the domain is torn down.
     pub(crate) fn running(&self) -> Option<&DomainWorker> {
-        self.parts.as_ref()?.process.as_ref()
+        self.resources.as_ref()?.process.as_ref()
     }
 
     /// Returns the CPU times of domain, agent and worker in nanoseconds. After their exit, it
@@ -172,7 +175,7 @@ impl Domain {
             return None;
         }
         let calls = self.counters.calls.load(Ordering::Relaxed);
-        let parts = self.parts.as_ref();
+        let parts = self.resources.as_ref();
         let word = parts.and_then(|parts| parts.memory.info.span().u64(info::HEARTBEAT));
         let heartbeat = word.map_or(0, |word| word.load(Ordering::Relaxed));
         Some(heartbeat.wrapping_add(calls))

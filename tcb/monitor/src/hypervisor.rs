@@ -109,7 +109,7 @@ impl Hypervisor {
         })?;
         let domain = self.build(spec, config, retained)?;
         let id = domain.id;
-        if let Some(parts) = &domain.parts {
+        if let Some(parts) = &domain.resources {
             let new = (id, Arc::clone(&parts.port));
             self.shared.connections.replace(dead, new);
         }
@@ -129,7 +129,7 @@ impl Hypervisor {
         let id = self.next_id(spec.name.as_str())?;
         let built = Domain::build(id, spec, config, retained);
         let domain = built.inspect_err(|_| self.ids.release(id.0.into()))?;
-        if let Some(DomainResources { memory, .. }) = &domain.parts {
+        if let Some(DomainResources { memory, .. }) = &domain.resources {
             let (mut accounts, memory) = (self.shared.grants.lock(), Arc::clone(memory));
             accounts.insert(id, memory, domain.spec.window_slots);
         }
@@ -156,12 +156,12 @@ impl Hypervisor {
     /// Returns a domain's memory.
     #[must_use]
     pub fn memory(&self, id: DomId) -> Option<&SharedDomainMemory> {
-        Some(&self.domain(id)?.parts.as_ref()?.memory)
+        Some(&self.domain(id)?.resources.as_ref()?.memory)
     }
 
     /// Makes a domain check its mailbox, even if it is about to sleep.
     pub fn notify_mailbox(&self, id: DomId) {
-        if let Some(parts) = self.domain(id).and_then(|domain| domain.parts.as_ref()) {
+        if let Some(parts) = self.domain(id).and_then(|domain| domain.resources.as_ref()) {
             parts.port.raise(info::PENDING_MAILBOX);
             parts.port.ring();
         }
@@ -181,7 +181,7 @@ impl Hypervisor {
         self.release_unused();
         let port = |id: DomId| {
             let domain = self.domain(id)?;
-            Some((id, Arc::clone(&domain.parts.as_ref()?.port)))
+            Some((id, Arc::clone(&domain.resources.as_ref()?.port)))
         };
         let error = |what: String| DomainError::new(&self.name(frontend), what);
         if backend == frontend {
@@ -209,13 +209,13 @@ impl Hypervisor {
 
     /// Abandons a domain that was built but has no process. The domain is ending until its devices
     /// have ended, which may take until netd has restarted.
-    pub fn give_up(&mut self, id: DomId, why: &str) {
+    pub fn abandon(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
-        let Some(domain) = domain.filter(|domain| domain.life.stage == Stage::Built) else {
+        let Some(domain) = domain.filter(|domain| domain.liveness.stage == Stage::Built) else {
             return;
         };
-        domain.life.end(why);
-        if self.shared.devices.names(id) {
+        domain.liveness.end(why);
+        if self.shared.devices.refers_to(id) {
             let (shared, notices) = (Arc::clone(&self.shared), self.notices.clone());
             // The thread lives as long as the hypervisor.
             let _ = self.teardowns.send(Box::new(move || {
@@ -260,17 +260,17 @@ impl Hypervisor {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut all = self.domains.iter();
-        all.all(|d| matches!(d.life.stage, Stage::Gone | Stage::Built))
+        all.all(|d| matches!(d.liveness.stage, Stage::TornDown | Stage::Built))
     }
 
-    /// Returns the descriptors to poll; when one is readable, call [`Hypervisor::handle`].
+    /// Returns the descriptors to poll; when one is readable, call [`Hypervisor::handle_events`].
     #[must_use]
     pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.notices.fd(), self.watch.0.as_fd()]
     }
 
     /// Handles notices of workers, exits of domains, and attach calls.
-    pub fn handle(&mut self, now_ns: u64) {
+    pub fn handle_events(&mut self, now_ns: u64) {
         let wakeups = self.watch.take();
         // Handle notices first: a worker reports why it kills a domain before the exit is visible.
         self.handle_notices(now_ns);
@@ -279,7 +279,9 @@ impl Hypervisor {
             match self.domain_mut(id) {
                 Some(domain) if is_attach => attach::serve(domain, &shared, now_ns),
                 Some(domain) => {
-                    let how = domain.process().and_then(|process| process.how_it_ended());
+                    let how = domain
+                        .process()
+                        .and_then(|process| process.exit_description());
                     self.kill(id, &how.unwrap_or_else(|| "ended".into()));
                 }
                 None => {}
@@ -296,7 +298,7 @@ impl Hypervisor {
             if let Some(domain) = self.domain_mut(id)
                 && domain.counters.ready.load(Ordering::Acquire)
             {
-                domain.life.ready(now_ns);
+                domain.liveness.ready(now_ns);
             }
             if let Some(why) = notice.killed {
                 self.kill(id, &why);
@@ -312,29 +314,29 @@ impl Hypervisor {
         let Some(domain) = self.domain_mut(id) else {
             return;
         };
-        domain.life.started(now_ns);
+        domain.liveness.started(now_ns);
         let Some(process) = domain.process().cloned() else {
             return;
         };
         domain.pids = (process.pid, process.agent_pid);
-        if domain.life.is_alive() && self.watch.add(id, &process).is_err() {
+        if domain.liveness.is_alive() && self.watch.add(id, &process).is_err() {
             self.kill(id, "killed: it cannot be watched");
         }
     }
 
     /// Handles deadlines. Returns the latest time of the next call.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let is_over = |domain: &Domain| domain.life.stage.is_over();
+        let is_over = |domain: &Domain| domain.liveness.stage.is_over();
         let over = |id: DomId| self.domain(id).is_none_or(is_over);
         let (overdue, mut next) = self.shared.counted.pins.overdue(over, now_ns);
         let why = "killed: its device kept memory of a dead domain pinned";
         let mut overdue: Vec<_> = overdue.into_iter().map(|user| (user, why)).collect();
         for domain in &mut self.domains {
-            let action = domain.life.check(domain.activity(), now_ns);
+            let action = domain.liveness.check(domain.activity(), now_ns);
             match action {
                 RequiredAction::Nothing => {}
                 RequiredAction::Ping => {
-                    if let Some(parts) = &domain.parts {
+                    if let Some(parts) = &domain.resources {
                         parts.port.raise(info::PENDING_PING);
                     }
                 }
@@ -347,7 +349,7 @@ impl Hypervisor {
                     self.watch.modify(domain.id, process, domain.attach_open);
                 }
             }
-            for deadline in [domain.life.check_ns, attach_ns] {
+            for deadline in [domain.liveness.check_ns, attach_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }
@@ -369,10 +371,10 @@ impl Hypervisor {
     /// are closed, and its worker tears it down.
     pub fn kill(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
-        let Some(domain) = domain.filter(|domain| domain.life.is_alive()) else {
+        let Some(domain) = domain.filter(|domain| domain.liveness.is_alive()) else {
             return;
         };
-        domain.life.end(why);
+        domain.liveness.end(why);
         domain.read_cpu();
         if let Some(running) = domain.running() {
             running.worker.stop(running.thread.thread());
@@ -391,11 +393,11 @@ impl Hypervisor {
             return;
         };
         domain.read_cpu();
-        if let Some(running) = domain.parts.take().and_then(|parts| parts.process) {
+        if let Some(running) = domain.resources.take().and_then(|parts| parts.process) {
             // The worker exits immediately after this notice.
             let _ = running.thread.join();
         }
-        domain.life.stage = Stage::Gone;
+        domain.liveness.stage = Stage::TornDown;
         self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
         // A domain that was given up before its start has no worker that removes its pins.

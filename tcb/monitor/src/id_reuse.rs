@@ -12,7 +12,7 @@ impl Hypervisor {
     /// Takes an id to which nothing refers.
     pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
         let mut ids = std::mem::replace(&mut self.ids, IdPool::new(0, 0));
-        let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
+        let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.is_referenced(DomId(id))));
         self.ids = ids;
         let id = id.and_then(|id| u16::try_from(id).ok());
         id.map(DomId)
@@ -21,15 +21,15 @@ impl Hypervisor {
 
     /// Returns whether any part of the monitor refers to a domain: its account, a grant, a pin, a
     /// table, a window, a device, a connection, or a worker's notice.
-    fn names(&self, id: DomId) -> bool {
+    fn is_referenced(&self, id: DomId) -> bool {
         let shared = &self.shared;
         let mut others = shared.mechanism.iter();
-        shared.grants.lock().knows(id)
-            || shared.counted.names(id)
-            || others.any(|other| other.names(id))
-            || shared.connections.names(id)
-            || shared.devices.names(id)
-            || self.notices.names(id)
+        shared.grants.lock().has_account(id)
+            || shared.counted.refers_to(id)
+            || others.any(|other| other.refers_to(id))
+            || shared.connections.refers_to(id)
+            || shared.devices.refers_to(id)
+            || self.notices.refers_to(id)
             || self.domains.iter().any(|domain| domain.id == id)
     }
 
@@ -37,7 +37,7 @@ impl Hypervisor {
     /// granted or held.
     #[must_use]
     pub fn is_used(&self, id: DomId) -> bool {
-        self.shared.grants.lock().knows(id)
+        self.shared.grants.lock().has_account(id)
     }
 
     /// Removes a domain that was torn down, and its connections.
@@ -55,7 +55,8 @@ impl Hypervisor {
 
     /// Returns the position of a torn-down domain in the list of domains.
     pub(crate) fn position_of_torn_down(&self, id: DomId) -> Option<usize> {
-        let is_torn_down = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
+        let is_torn_down =
+            |domain: &Domain| domain.id == id && domain.liveness.stage == Stage::TornDown;
         self.domains.iter().position(is_torn_down)
     }
 
@@ -72,7 +73,8 @@ impl Hypervisor {
         let shared = &self.shared;
         shared.connections.release_unused(|domain, conn| {
             let mut others = shared.mechanism.iter();
-            shared.counted.is_for(domain, conn) || others.any(|other| other.is_for(domain, conn))
+            shared.counted.has_table_for(domain, conn)
+                || others.any(|other| other.has_object_for(domain, conn))
         });
     }
 }

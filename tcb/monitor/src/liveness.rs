@@ -49,7 +49,7 @@ impl Liveness {
         match self.stage {
             Stage::Built | Stage::Starting => "starting",
             Stage::Running => "running",
-            Stage::Ending | Stage::Gone => &self.why,
+            Stage::Ending | Stage::TornDown => &self.why,
         }
     }
 

@@ -67,13 +67,13 @@ impl NoticeChannel {
     }
 
     /// Returns whether a notice of this domain is pending.
-    pub(crate) fn names(&self, id: DomId) -> bool {
+    pub(crate) fn refers_to(&self, id: DomId) -> bool {
         let inbox = lock(&self.inbox);
         inbox.notices.contains_key(&id)
     }
 
     /// Reports why a domain had to be killed, or why its process could not be created.
-    pub(crate) fn killed(&self, id: DomId, why: String) {
+    pub(crate) fn report_kill(&self, id: DomId, why: String) {
         self.report(id, |notice| {
             notice.killed.get_or_insert(why);
         });
@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn the_first_kill_reason_is_kept() {
         let notices = NoticeChannel::create().unwrap();
-        notices.killed(DomId(1), "killed: one".into());
-        notices.killed(DomId(1), "killed: two".into());
+        notices.report_kill(DomId(1), "killed: one".into());
+        notices.report_kill(DomId(1), "killed: two".into());
         let taken = notices.take();
         assert_eq!(taken[&DomId(1)].killed.as_deref(), Some("killed: one"));
         assert_eq!(wakes(&notices), 0);

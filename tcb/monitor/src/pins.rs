@@ -17,7 +17,7 @@ pub const UNPIN_TIMEOUT_NS: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The domain that owns the frames.
-    pub of: DomId,
+    pub owner: DomId,
     /// The first frame.
     pub first: u32,
     /// The number of frames.
@@ -68,7 +68,7 @@ impl Pins {
         let mut pinned = false;
         for device in lock(&self.0)
             .iter_mut()
-            .filter(|device| device.pin.of == of)
+            .filter(|device| device.pin.owner == of)
         {
             let at = frame.checked_sub(device.pin.first);
             let place = at.and_then(|at| device.exchanged.get_mut(at as usize));
@@ -80,10 +80,10 @@ impl Pins {
     /// Returns whether a device of this domain has pinned frames, or a device has pinned frames of
     /// this domain.
     #[must_use]
-    pub fn names(&self, id: DomId) -> bool {
+    pub fn refers_to(&self, id: DomId) -> bool {
         let all = lock(&self.0);
         all.iter()
-            .any(|device| device.user == id || device.pin.of == id)
+            .any(|device| device.user == id || device.pin.owner == id)
     }
 
     /// Returns the living domains whose devices have kept frames of a dead domain pinned beyond the
@@ -95,7 +95,7 @@ impl Pins {
     ) -> (Vec<DomId>, Option<u64>) {
         let (mut late, mut next) = (Vec::new(), None);
         let of_dead_owner =
-            |device: &&mut PinningDevice| is_dead(device.pin.of) && !is_dead(device.user);
+            |device: &&mut PinningDevice| is_dead(device.pin.owner) && !is_dead(device.user);
         for device in lock(&self.0).iter_mut().filter(of_dead_owner) {
             let due = *device
                 .due_ns

@@ -67,8 +67,8 @@ impl Process {
     }
 
     /// Returns how the process exited, if that is known.
-    pub(crate) fn how_it_ended(&self) -> Option<String> {
-        self.sandboxed.try_lock().ok()?.how_it_ended()
+    pub(crate) fn exit_description(&self) -> Option<String> {
+        self.sandboxed.try_lock().ok()?.exit_description()
     }
 
     /// Returns the CPU time of domain and agent in nanoseconds. While the worker is busy, returns
@@ -183,7 +183,7 @@ impl AddressSpace for AgentSpace {
 
     fn destroy(&mut self, why: &str) {
         // Report the reason before the main thread can notice the exit.
-        self.notices.killed(self.id, format!("killed: {why}"));
+        self.notices.report_kill(self.id, format!("killed: {why}"));
         self.process.send_kill();
         self.process.kill_and_wait();
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 /// Returns a description of a domain's state.
 fn state(domain: &Domain) -> String {
-    match domain.life.text() {
+    match domain.liveness.text() {
         why if domain.lingers() => format!("{why}; its process has not ended yet"),
         text => text.to_owned(),
     }
@@ -23,7 +23,7 @@ impl Hypervisor {
                 id: domain.id.0,
                 program: domain.spec.program,
                 state: state(domain),
-                alive: domain.life.is_alive(),
+                alive: domain.liveness.is_alive(),
                 pid: domain.pids.0,
                 agent_pid: domain.pids.1,
                 cpu_ns,
@@ -58,7 +58,7 @@ impl Hypervisor {
             });
             DomainAudit {
                 name: domain.spec.name.as_str().to_owned(),
-                alive: domain.life.is_alive(),
+                alive: domain.liveness.is_alive(),
                 lingers: domain.lingers(),
                 owned: account.owned,
                 granted: account.granted.len() as u32,

@@ -100,7 +100,7 @@ pub trait AddressSpace: std::fmt::Debug {
 ///
 /// # Errors
 /// See [`SpaceError`].
-pub fn enter(
+pub fn map_into(
     space: &mut dyn AddressSpace,
     memory: u32,
     (rw, ro): (BorrowedFd<'_>, BorrowedFd<'_>),

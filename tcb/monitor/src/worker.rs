@@ -93,7 +93,7 @@ fn run(worker: Worker, start: StartSpec, control: &WorkerHandle) {
             worker.run(process, control);
         }
         Err(why) => {
-            notices.killed(id, format!("could not be started: {why}"));
+            notices.report_kill(id, format!("could not be started: {why}"));
             worker.shared.end(id, || {});
         }
     }
@@ -142,7 +142,7 @@ impl Worker {
         let served = mapped.and_then(|()| serve(&mut server, control, report));
         if let Err(why) = served {
             // Report the reason before the main thread can notice the exit.
-            notices.killed(id, format!("killed: {why}"));
+            notices.report_kill(id, format!("killed: {why}"));
             process.send_kill();
         }
         shared.end(id, || process.kill_and_wait());

@@ -4,7 +4,8 @@ mod spy;
 
 use abi::counted::{Revocation, table_slots};
 use abi::hypercall::{
-    Bind, COUNT, Create, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, Revoke, STATUS_WORD,
+    BindOp, COUNT, CreateGrantOp, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, RevokeOp,
+    STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
@@ -59,7 +60,7 @@ fn machine(granters: u16) -> (Arc<MonitorState>, Vec<Granter>) {
         let own = (DomId(id), ConnId(0));
         let made = shared.counted.create_table(own, USER, ENTRIES);
         let first = slots * u32::from(id - 1);
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(id),
             table: made.unwrap(),
             first: Slot(first),
@@ -112,7 +113,7 @@ impl Granter {
     }
 
     fn create(&mut self, index: u32) -> GrantStatus {
-        let create = Create {
+        let create = CreateGrantOp {
             table: self.table,
             index,
             frame: index,
@@ -124,7 +125,7 @@ impl Granter {
 
     /// Revokes the same entry in every operation of a call of maximum size.
     fn revoke(&mut self, gref: GrantRef) -> Vec<GrantStatus> {
-        let revoke = Revoke {
+        let revoke = RevokeOp {
             table: self.table,
             gref,
             how: Revocation::Refuse,
@@ -207,7 +208,7 @@ fn churn_counts_mappings_of_living_users() {
         assert_eq!(granter.create(index), GrantStatus::Okay);
     }
     assert_eq!(end(granter.table), ENTRIES, "pages and holes cost one each");
-    let revoke = |table| Revoke {
+    let revoke = |table| RevokeOp {
         table,
         gref: GrantRef(0),
         how: Revocation::Refuse,

@@ -233,7 +233,7 @@ fn a_replaced_end_restarts_under_its_number() {
     let new = End::new(NEW);
     // The frontend's end still refers to the dead domain's doorbell.
     let rings = || {
-        let given = connections.hand_out(FRONT, ConnId(0), ring);
+        let given = connections.pass_doorbell(FRONT, ConnId(0), ring);
         given.map(|()| (back.was_rung(), new.was_rung()))
     };
     assert_eq!(rings(), Err(Errno::NOTCONN));
@@ -271,7 +271,7 @@ fn a_replaced_end_restarts_under_its_number() {
     connections.end_all(FRONT, XenbusState::Closed);
     assert!(connections.are_up(NEW));
     connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)));
-    assert!(!connections.names(DomId(8)));
+    assert!(!connections.refers_to(DomId(8)));
 }
 
 /// Rings a doorbell. The tests pass this function where a hand-out must succeed.
@@ -294,13 +294,13 @@ fn close_or_reconnect(connections: &Connections) -> bool {
 #[test]
 fn a_doorbell_is_handed_out_once() {
     let (connections, back, front) = pair();
-    let give = |domain, conn, given| connections.hand_out(domain, ConnId(conn), |_| given);
+    let give = |domain, conn, given| connections.pass_doorbell(domain, ConnId(conn), |_| given);
     assert_eq!(give(BACK, 1, Ok(())), Err(Errno::NOENT));
     assert_eq!(give(BACK, 0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(BACK, 0, Ok(())), Ok(()));
     assert_eq!(give(BACK, 0, Ok(())), Err(Errno::EXIST));
     // The backend receives the frontend's doorbell, and vice versa.
-    assert_eq!(connections.hand_out(FRONT, ConnId(0), ring), Ok(()));
+    assert_eq!(connections.pass_doorbell(FRONT, ConnId(0), ring), Ok(()));
     assert!(back.was_rung() && !front.was_rung());
 }
 
@@ -353,9 +353,9 @@ fn a_removed_connection_frees_its_numbers() {
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
     // A connection in use keeps its number, and still refers to the domain that was torn down.
     connections.release_unused(|_, _| true);
-    assert!(exists() && connections.names(FRONT));
+    assert!(exists() && connections.refers_to(FRONT));
     connections.release_unused(|domain, conn| (domain, conn) != (BACK, ConnId(0)));
-    assert!(!exists() && !connections.names(FRONT));
+    assert!(!exists() && !connections.refers_to(FRONT));
     let ends = [(BACK, &back), (FRONT, &front)].map(|(id, end)| (id, Arc::clone(&end.port)));
     let [one, other] = ends;
     connections.add(one, other, 9).unwrap();
@@ -385,7 +385,7 @@ fn the_connection_limit_is_not_cumulative() {
         let first = all.next().unwrap();
         connections.remove_all(first.peer);
         connections.release_unused(|_, _| false);
-        assert!(!connections.names(first.peer));
+        assert!(!connections.refers_to(first.peer));
     }
     assert!(made > max);
 }

@@ -275,11 +275,11 @@ fn pinned_byte_after(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()
 /// exchanged.
 #[test]
 fn a_pinned_frame_is_exchanged_once() {
-    use abi::hypercall::{Create, Revoke};
+    use abi::hypercall::{CreateGrantOp, RevokeOp};
     let rig = granted();
     let handle = rig.handle(1);
     let device = Pin {
-        of: DomId(1),
+        owner: DomId(1),
         first: 1,
         frames: 1,
     };
@@ -288,13 +288,13 @@ fn a_pinned_frame_is_exchanged_once() {
         DomId(0),
         8,
         Pin {
-            of: DomId(2),
+            owner: DomId(2),
             ..device
         },
     );
     let revoke = |index: u32| {
         let gref = GrantRef::new(index, rig.granted_generation(1, index));
-        let op = Revoke {
+        let op = RevokeOp {
             table: handle,
             gref,
             how: Revocation::Refuse,
@@ -309,7 +309,7 @@ fn a_pinned_frame_is_exchanged_once() {
         "exchanged"
     );
     assert!(!rig.counted.pins.release(DomId(1), 1));
-    let again = Create {
+    let again = CreateGrantOp {
         table: handle,
         index: 1,
         frame: 1,
@@ -338,7 +338,7 @@ fn the_end_of_a_table_exchanges_pinned_frames() {
     for (dead, ends) in [(false, 1), (true, 1), (false, 0)] {
         let rig = granted();
         let pin = Pin {
-            of: DomId(1),
+            owner: DomId(1),
             first: 0,
             frames: 3,
         };
@@ -367,7 +367,7 @@ fn a_device_over_a_dead_domains_memory_is_overdue() {
     let pins = Pins::default();
     for (number, of) in [(0, 1), (1, 2)] {
         let pin = Pin {
-            of: DomId(of),
+            owner: DomId(of),
             first: 0,
             frames: 8,
         };
@@ -388,9 +388,12 @@ fn a_device_over_a_dead_domains_memory_is_overdue() {
     );
     pins.remove(DomId(0), 0);
     assert_eq!(pins.overdue(first, due), (vec![], None));
-    assert_eq!((pins.names(DomId(1)), pins.names(DomId(2))), (false, true));
+    assert_eq!(
+        (pins.refers_to(DomId(1)), pins.refers_to(DomId(2))),
+        (false, true)
+    );
     pins.forget(DomId(0));
-    assert!(!pins.names(DomId(2)));
+    assert!(!pins.refers_to(DomId(2)));
 }
 
 /// N-13: the monitor waits for a user that needs time to end its uses.

@@ -66,7 +66,7 @@ fn a_device_without_control_is_only_handed_out() {
     };
     devices.insert(DomId(1), 0, mute, &epoll);
     assert_eq!(devices.control(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
-    let give = |number, given| devices.hand_out(DomId(1), number, |_| given);
+    let give = |number, given| devices.pass_descriptor(DomId(1), number, |_| given);
     assert_eq!(give(1, Ok(())), Err(Errno::NOENT));
     assert_eq!(give(0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(0, Ok(())), Ok(()));
@@ -97,7 +97,7 @@ fn an_ended_device_leaves_the_epoll_set() {
         ready.len() == 1
     };
     assert!(!has_event());
-    devices.hand_out(DomId(1), 3, |_| Ok(())).unwrap();
+    devices.pass_descriptor(DomId(1), 3, |_| Ok(())).unwrap();
     assert!(has_event());
     devices.begin_end(DomId(1), 3, || false).unwrap();
     devices.remove(DomId(1), 3);
@@ -119,7 +119,7 @@ fn a_device_is_handed_out_or_ended_never_both() {
                 handed_out.store(true, Ordering::Relaxed);
                 Ok(())
             };
-            devices.hand_out(domain, 3, give).is_ok()
+            devices.pass_descriptor(domain, 3, give).is_ok()
         };
         let end = || {
             let has_descriptor = || handed_out.load(Ordering::Relaxed);
@@ -136,7 +136,7 @@ fn a_device_is_handed_out_or_ended_never_both() {
         }
         // Nothing of the device remains once its domain is torn down.
         devices.forget(domain);
-        assert!(!devices.names(domain));
+        assert!(!devices.refers_to(domain));
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod rig;
 
-use abi::hypercall::{ANSWER_WORD, Bind, HypercallKind, OP_WORDS, OPS, OPS_MAX, STATUS_WORD};
+use abi::hypercall::{ANSWER_WORD, BindOp, HypercallKind, OP_WORDS, OPS, OPS_MAX, STATUS_WORD};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::device::slots;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn ready() {
+fn ready_call_sets_the_ready_flag() {
     let mut rig = Rig::new(None);
     assert!(!rig.counters.ready.load(Ordering::Relaxed));
     assert_eq!(rig.call(HypercallKind::Ready as u32, 1), Err(Errno::INVAL));
@@ -108,7 +108,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     };
     give(&rig, NUMBER, Arc::clone(&device), vec![page]);
     let pin = Pin {
-        of: DomId(1),
+        owner: DomId(1),
         first: 0,
         frames: FRAMES,
     };
@@ -131,7 +131,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
         assert_eq!(end(&mut rig, unknown), -Errno::NOENT.raw_os_error());
     }
     assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
-    assert!(rig.shared.counted.pins.names(DomId(1)));
+    assert!(rig.shared.counted.pins.refers_to(DomId(1)));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     rig.space.lock().unwrap().descriptors.clear();
     // The device cannot end while its descriptor is being handed out.
@@ -140,15 +140,17 @@ fn a_device_ends_when_its_descriptor_is_closed() {
         assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
         Ok(())
     };
-    let given = shared.devices.hand_out(DomId(0), NUMBER, while_handed_out);
+    let given = shared
+        .devices
+        .pass_descriptor(DomId(0), NUMBER, while_handed_out);
     assert_eq!(given, Ok(()));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     assert_eq!(end(&mut rig, NUMBER), 0);
-    let again = shared.devices.hand_out(DomId(0), NUMBER, |_| Ok(()));
+    let again = shared.devices.pass_descriptor(DomId(0), NUMBER, |_| Ok(()));
     assert_eq!(again, Err(Errno::NOENT));
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.space.lock().unwrap().mapped.is_empty());
-    assert!(!rig.shared.counted.pins.names(DomId(1)));
+    assert!(!rig.shared.counted.pins.refers_to(DomId(1)));
     assert!(rig.server.take_notice() && !rig.server.take_notice());
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
     assert_eq!(
@@ -158,7 +160,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
 }
 
 #[test]
-fn connections() {
+fn connect_calls_exchange_records() {
     let mut rig = Rig::new(None);
     rig.put(0, 0, 0);
     rig.put(0, 1, XenbusState::InitWait as u64);
@@ -235,7 +237,7 @@ fn a_device_slot_holds_no_table() {
     let counted = &rig.shared.counted;
     let table = counted.create_table(own, DomId(0), 1);
     let bind = |rig: &mut Rig, first, tables| {
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(1),
             table: table.unwrap(),
             first: Slot(first),

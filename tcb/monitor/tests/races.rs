@@ -109,7 +109,7 @@ fn attack_16_concurrent_binds_bind_a_table_once() {
         assert_eq!(rig.end_table(USER, 1), Ok(()));
         let own = (DomId(1), abi::ConnId(1));
         let table = rig.counted.create_table(own, USER, ENTRIES).unwrap();
-        let bind = abi::hypercall::Bind {
+        let bind = abi::hypercall::BindOp {
             granter: DomId(1),
             table,
             first: rig.slot(1, 0),
@@ -133,7 +133,7 @@ fn attack_27_a_table_is_bound_in_its_own_size() {
     let own = (DomId(1), abi::ConnId(1));
     let table = rig.counted.create_table(own, USER, ENTRIES / 2).unwrap();
     assert_eq!(rig.end_table(USER, 1), Ok(()));
-    let bind = |entries| abi::hypercall::Bind {
+    let bind = |entries| abi::hypercall::BindOp {
         granter: DomId(1),
         table,
         first: rig.slot(1, 0),
@@ -145,7 +145,7 @@ fn attack_27_a_table_is_bound_in_its_own_size() {
         assert_eq!(bound, Err(S::BadHandle), "{entries}");
     }
     assert_eq!(rig.counted.bind(USER, &bind(ENTRIES / 2)), Ok(()));
-    let create = |index| abi::hypercall::Create {
+    let create = |index| abi::hypercall::CreateGrantOp {
         table,
         index,
         frame: 0,

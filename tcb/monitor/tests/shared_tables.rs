@@ -4,7 +4,7 @@ mod spy;
 mod tables;
 
 use abi::counted::Revocation;
-use abi::hypercall::{Create, Revoke, Share};
+use abi::hypercall::{CreateGrantOp, RevokeOp, ShareOp};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::fake::SharedFake;
 use monitor::grant::{CountedTables, GrantAccounts};
@@ -72,7 +72,7 @@ impl Rig {
     }
 
     fn share(&self, user: DomId, device: DomId, first: u32) -> Result<(), GrantStatus> {
-        let share = Share {
+        let share = ShareOp {
             table: self.table(),
             conn: ConnId(0),
             first: Slot(first),
@@ -84,7 +84,7 @@ impl Rig {
 
     /// Grants a frame through the entry with the same number.
     fn grant(&self, index: u32, io: bool, readonly: bool) -> (GrantStatus, GrantRef) {
-        let create = Create {
+        let create = CreateGrantOp {
             table: self.table(),
             index,
             frame: index,
@@ -97,7 +97,7 @@ impl Rig {
     }
 
     fn revoke(&self, gref: GrantRef) -> GrantStatus {
-        let revoke = Revoke {
+        let revoke = RevokeOp {
             table: self.table(),
             gref,
             how: Revocation::Force,
@@ -196,7 +196,7 @@ fn table_is_shared_once_by_its_user() {
     let unbound = rig
         .counted()
         .create_table((GRANTER, ConnId(1)), USER, ENTRIES);
-    let share = Share {
+    let share = ShareOp {
         table: unbound.unwrap(),
         conn: ConnId(0),
         first: Slot(FIRST + ENTRIES),
@@ -227,7 +227,7 @@ fn end_of_a_table_takes_all_pages_from_the_device() {
         for id in [USER, GRANTER, DEVICE] {
             rig.die(id);
         }
-        assert!(!rig.counted().names(GRANTER) && !rig.grants().lock().knows(GRANTER));
+        assert!(!rig.counted().refers_to(GRANTER) && !rig.grants().lock().has_account(GRANTER));
     }
 }
 
@@ -237,15 +237,15 @@ fn next_device_gets_the_pages_of_a_dead_one() {
     let rig = Rig::new();
     rig.grant(0, true, false);
     rig.share(USER, DEVICE, FIRST).unwrap();
-    assert!(rig.counted().names(DEVICE));
+    assert!(rig.counted().refers_to(DEVICE));
     rig.die(DEVICE);
-    assert!(!rig.counted().names(DEVICE) && !rig.grants().lock().knows(DEVICE));
+    assert!(!rig.counted().refers_to(DEVICE) && !rig.grants().lock().has_account(DEVICE));
     // The user's mappings are unchanged.
     assert!(rig.tables.space().fake.mapped.contains_key(&Slot(0)));
     rig.grant(1, true, false);
     let next = SharedFake::default();
     rig.add_device(Arc::clone(&next));
-    let share = Share {
+    let share = ShareOp {
         table: rig.table(),
         conn: ConnId(0),
         first: Slot(FIRST),
@@ -299,7 +299,7 @@ fn revocations_count_for_the_device() {
     let gref = rig.grant(0, true, false).1;
     rig.grant(1, false, false);
     let table = rig.table();
-    let revoke = Revoke {
+    let revoke = RevokeOp {
         table,
         gref,
         how: Revocation::Force,

@@ -48,7 +48,7 @@ fn answer_next(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     match received.record.message {
         NetdRequest::Control { unit, words } => {
             let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
-            if unit.takes_long(words) {
+            if unit.may_block(words) {
                 answer(NetdReply::Working {})?;
             }
             answer(unit.control(words))?;

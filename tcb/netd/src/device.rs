@@ -302,18 +302,19 @@ fn remove_socket(path: &str, broker: &Broker) {
 impl NetDev {
     /// Returns the descriptors that the next netd needs, in addition to the description, to adopt
     /// the device.
-    pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn adoption_fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tap {
                 steering, uplink, ..
             } => {
-                let map = steering.iter().map(TapSteering::kept);
-                map.chain(uplink.iter().map(NatUplink::kept)).collect()
+                let map = steering.iter().map(TapSteering::adoption_fd);
+                map.chain(uplink.iter().map(NatUplink::adoption_fd))
+                    .collect()
             }
-            Self::Wire(wire) => wire.kept(),
-            Self::Queue(queue) => vec![queue.kept()],
+            Self::Wire(wire) => wire.adoption_fds(),
+            Self::Queue(queue) => vec![queue.adoption_fd()],
             Self::VhostUser(_, link) => link.iter().map(AsFd::as_fd).collect(),
-            Self::Pci(function, _) => function.kept().to_vec(),
+            Self::Pci(function, _) => function.adoption_fds().to_vec(),
             Self::PciStarted(function, interrupt, _) => {
                 vec![function.device(), interrupt.as_fd()]
             }
@@ -448,7 +449,7 @@ impl NetDev {
 
     /// Returns whether the next owner can adopt a bound socket, because every chunk is in a ring or
     /// will return to one. An interface with zero copy keeps chunks outside the rings.
-    pub(crate) fn lasts(&self) -> bool {
+    pub(crate) fn is_reusable(&self) -> bool {
         matches!(self, Self::Shared(device) if device.is_copied())
     }
 
@@ -475,7 +476,7 @@ impl NetDev {
     }
 
     /// Returns whether a control call may take as long as a grace period of the kernel.
-    pub(crate) fn takes_long(&self, words: [u64; 2]) -> bool {
+    pub(crate) fn may_block(&self, words: [u64; 2]) -> bool {
         matches!(self, Self::Queue(_)) && XdpControl::decode(words) == Some(XdpControl::Stop)
     }
 

@@ -40,7 +40,7 @@ impl DialSchedule {
     }
 
     /// Returns the time until the next attempt, or `None` if no domain has requested a connection.
-    pub(crate) fn wait(&self) -> Option<Duration> {
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
         let next = self.0.values().min();
         next.map(|next| next.saturating_duration_since(Instant::now()))
     }

@@ -59,14 +59,14 @@ impl NamespaceWatch {
     }
 
     /// Returns the time until the next check, or `None` if no namespace is watched.
-    pub(crate) fn wait(&self) -> Option<Duration> {
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
         let left = CHECK_INTERVAL.saturating_sub(self.last_check.elapsed());
         (!self.of.is_empty()).then_some(left)
     }
 
     /// Returns the devices whose namespaces were lost since the last check, if a check is due.
-    pub(crate) fn lost(&mut self, broker: &Broker) -> Vec<u32> {
-        if self.wait() != Some(Duration::ZERO) {
+    pub(crate) fn find_lost(&mut self, broker: &Broker) -> Vec<u32> {
+        if self.next_timeout() != Some(Duration::ZERO) {
             return Vec::new();
         }
         self.last_check = Instant::now();
@@ -97,7 +97,7 @@ mod tests {
         let name = |name: &str| dir.path().join(name).display().to_string();
         let broker = Broker::in_a_thread();
         let mut watch = NamespaceWatch::default();
-        assert_eq!(watch.wait(), None);
+        assert_eq!(watch.next_timeout(), None);
         for (unit, file) in [(1, "kept"), (2, "removed"), (3, "changed")] {
             std::fs::write(name(file), "").unwrap();
             watch.insert(unit, &name(file), identity(name(file)).unwrap());
@@ -112,9 +112,9 @@ mod tests {
         );
         assert_eq!(watch.check(&broker), [2, 3]);
         assert!(watch.check(&broker).is_empty());
-        assert!(watch.wait().is_some());
+        assert!(watch.next_timeout().is_some());
         watch.remove(1);
-        assert_eq!(watch.wait(), None);
+        assert_eq!(watch.next_timeout(), None);
         assert_eq!(identity(name("removed")), None);
     }
 }

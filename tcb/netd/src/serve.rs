@@ -83,7 +83,7 @@ impl NetdServer {
     }
 
     fn process_next(&mut self) -> Result<(), LinkError> {
-        for unit in self.namespaces.lost(&self.broker) {
+        for unit in self.namespaces.find_lost(&self.broker) {
             self.report_lost(unit, false)?;
         }
         for unit in self.removed_wires() {
@@ -146,7 +146,11 @@ impl NetdServer {
         let has_wires = units.values().any(|of| matches!(**of, NetDev::Wire(_)));
         let wires = has_wires
             .then(|| namespace_watch::CHECK_INTERVAL.saturating_sub(self.last_check.elapsed()));
-        let waits = [self.namespaces.wait(), wires, self.dials.wait()];
+        let waits = [
+            self.namespaces.next_timeout(),
+            wires,
+            self.dials.next_timeout(),
+        ];
         let wait = waits.into_iter().flatten().min();
         let ready = link::wait_for(&sources, wait.map(|wait| wait.as_nanos() as u64));
         ready.into_iter().flatten().collect()
@@ -183,14 +187,14 @@ impl NetdServer {
     fn task(&mut self, received: Received<NetdRequest>) -> Answer {
         let fds = received.fds;
         match received.record.message {
-            NetdRequest::Welcome {} => {
+            NetdRequest::Init {} => {
                 let [link, machine] = exact_fds(fds)?;
                 self.broker.accept_machine(&machine)?;
                 control::start(link.into(), self.units.clone())?;
                 done()
             }
             NetdRequest::Open { unit } => self.open(unit, fds),
-            NetdRequest::TakeUp { unit, given } => {
+            NetdRequest::Adopt { unit, given } => {
                 self.insert(unit, NetDev::Stuck(None));
                 let [description] = first_fds(&fds)?;
                 let opening = opening(description)?;
@@ -239,7 +243,7 @@ impl NetdServer {
             }
             NetdRequest::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
             NetdRequest::Bind { unit } => self.bind(unit),
-            NetdRequest::TakeUpSocket { on, unit, is_queue } => {
+            NetdRequest::AdoptSocket { on, unit, is_queue } => {
                 // No frames arrive at the queues of a closed device, so its sockets need no
                 // adoption.
                 let device = self.device(on)?;
@@ -316,16 +320,16 @@ impl NetdServer {
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
         let description = sealed::write("device", &description)?;
         let lacks = lacks.iter().map(|lack| (*lack).to_owned());
-        let lacks = self.missing.iter().cloned().chain(lacks).collect();
+        let missing_features = self.missing.iter().cloned().chain(lacks).collect();
         let notes = OpenedNotes {
-            lacks,
-            place: identity,
+            missing_features,
+            namespace: identity,
         };
         let notes = serde_json::to_vec(&notes).map_err(|e| e.to_string())?;
         let mut attachments = vec![description, sealed::write("notes", &notes)?];
         let count = given.len() as u32;
         attachments.extend(given);
-        for fd in unit.kept() {
+        for fd in unit.adoption_fds() {
             attachments.push(fd.try_clone_to_owned()?);
         }
         if !matches!(unit, NetDev::File) {
@@ -350,9 +354,9 @@ impl NetdServer {
         let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
         let unbound = unbound.ok_or_else(|| format!("unbound socket {number} does not exist"))?;
         let bound = unbound.bind()?;
-        let (rings, lasts) = (bound.rings(), bound.lasts());
+        let (rings, is_reusable) = (bound.rings(), bound.is_reusable());
         let kept: io::Result<Vec<_>> = bound
-            .kept()
+            .adoption_fds()
             .into_iter()
             .map(|fd| fd.try_clone_to_owned())
             .collect();
@@ -361,7 +365,7 @@ impl NetdServer {
             let _ = bound.end();
         })?;
         self.insert(number, bound);
-        Ok((NetdReply::Bound { rings, lasts }, kept))
+        Ok((NetdReply::Bound { rings, is_reusable }, kept))
     }
 }
 
@@ -431,13 +435,13 @@ mod tests {
                 .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck(_))))
                 .collect::<Vec<_>>()
         };
-        let queue = |on, unit| NetdRequest::TakeUpSocket {
+        let queue = |on, unit| NetdRequest::AdoptSocket {
             on,
             unit,
             is_queue: true,
         };
         assert_eq!(task(queue(1, 2)), [], "the wire does not exist");
-        assert_eq!(task(NetdRequest::TakeUp { unit: 1, given: 0 }), [(1, true)]);
+        assert_eq!(task(NetdRequest::Adopt { unit: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 
@@ -472,7 +476,7 @@ mod tests {
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         let copies = || (0..3).map(|_| writes.try_clone().unwrap());
         let fds = [description()].into_iter().chain(copies()).collect();
-        let why = task(NetdRequest::TakeUp { unit: 1, given: 0 }, fds).unwrap_err();
+        let why = task(NetdRequest::Adopt { unit: 1, given: 0 }, fds).unwrap_err();
         assert!(why.contains("ffff:ff:1f.7"), "{why}");
         let socket = NetdRequest::Socket {
             on: 1,

@@ -157,7 +157,7 @@ pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<()
             });
         }
     }
-    let ipv6 = spec.ipv6.unwrap_or(Ipv6Settings::QUIET);
+    let ipv6 = spec.ipv6.unwrap_or(Ipv6Settings::NO_SOLICITATION);
     set_ipv6(&spec.ifname, &ipv6, &network.addresses);
     netlink
         .set_up(index)

@@ -15,7 +15,7 @@ use crate::bpf::{
     SKB_LOAD_BYTES,
 };
 use crate::tun;
-use abi::machine::EVERY_MAC;
+use abi::machine::ALL_MACS;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl TapSteering {
     }
 
     /// Adopts the steering of a TAP that another process has set up, from that process's
-    /// [kept](TapSteering::kept) descriptor. The points that its [`TapSteering::steer`] returns are
+    /// [kept](TapSteering::adoption_fd) descriptor. The points that its [`TapSteering::steer`] returns are
     /// later than all points of the other process.
     ///
     /// # Errors
@@ -99,11 +99,11 @@ impl TapSteering {
 
     /// Returns the descriptor that another process needs to adopt the steering.
     #[must_use]
-    pub fn kept(&self) -> BorrowedFd<'_> {
+    pub fn adoption_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 
-    /// Steers frames for `mac` to `queue`, or to the shared queue if `None`; with [`EVERY_MAC`] and
+    /// Steers frames for `mac` to `queue`, or to the shared queue if `None`; with [`ALL_MACS`] and
     /// `None`, steers all frames to the shared queue. Returns a point for
     /// [`TapSteering::effective`]. Never blocks.
     ///
@@ -115,7 +115,7 @@ impl TapSteering {
         match queue {
             Some(queue) if queue >= self.queues => return Err(SteerError::Queue),
             Some(queue) => self.map.set(&key, queue)?,
-            None if mac == EVERY_MAC => self.map.clear()?,
+            None if mac == ALL_MACS => self.map.clear()?,
             None => self.map.remove(&key)?,
         }
         Ok(self.grace.request())

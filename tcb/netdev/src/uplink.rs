@@ -29,7 +29,7 @@ impl NatUplink {
     /// Returns the descriptor that keeps the rules in the kernel. A duplicate of it keeps them as
     /// well.
     #[must_use]
-    pub fn kept(&self) -> BorrowedFd<'_> {
+    pub fn adoption_fd(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
     }
 

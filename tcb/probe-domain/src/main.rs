@@ -4,8 +4,8 @@
 
 use abi::classic::GrantEntry;
 use abi::hypercall::{
-    ANSWER_WORD, Attach, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
-    STATUS_WORD,
+    ANSWER_WORD, AttachTarget, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, REQUEST,
+    RESULT, STATUS_WORD,
 };
 use abi::layout::{info, mailbox};
 use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
@@ -279,10 +279,10 @@ impl Probe {
     /// Attaches a device (kind 1) or a doorbell (any other kind).
     fn obey_attach(&mut self, kind: &Value, index: u32) -> Value {
         let what = match kind.as_u64() {
-            Some(1) => Attach::Device(index),
-            _ => Attach::Doorbell(ConnId(index)),
+            Some(1) => AttachTarget::Device(index),
+            _ => AttachTarget::Doorbell(ConnId(index)),
         };
-        match shmem::attach::call(what) {
+        match shmem::attach::request_descriptor(what) {
             Ok(fd) => {
                 self.attached.push(fd);
                 json!("attached")

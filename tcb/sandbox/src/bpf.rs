@@ -352,7 +352,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_test_holds_for_exactly_its_arguments() {
+    fn argument_tests_accept_only_their_arguments() {
         const ONE_OF: ArgumentTest = ArgumentTest::OneOf(0, 0x180, &[0, 9, 10]);
         let window = ArgumentTest::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
         let high = ArgumentTest::High(0, 0x3ff, 0x7000);

@@ -16,7 +16,7 @@ pub struct PendingCall {
 }
 
 /// The listener of a filter. A domain's listener receives attach calls
-/// ([`abi::hypercall::Attach`]); an agent's listener receives requests for work.
+/// ([`abi::hypercall::AttachTarget`]); an agent's listener receives requests for work.
 #[derive(Debug)]
 pub struct NotifyListener(OwnedFd);
 

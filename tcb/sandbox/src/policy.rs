@@ -103,7 +103,7 @@ const DOMAIN: &[PolicyRow] = rows! {
     SYS_exit When::Always;
     SYS_exit_group When::Always;
     // The only call that returns a new descriptor; the monitor answers it
-    // (`abi::hypercall::Attach`).
+    // (`abi::hypercall::AttachTarget`).
     SYS_getppid When::Attach;
     // The start of a static C library, before `main`: the thread pointer, and the kernel's actions
     // at the thread's exit. Each call affects only the caller.

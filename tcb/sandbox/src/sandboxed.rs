@@ -60,7 +60,7 @@ impl Sandboxed {
     /// [`Sandboxed::kill`]. Returns "ended" without a reason if the exit code was 0, or if this
     /// process has no rights over the domain's process.
     #[must_use]
-    pub fn how_it_ended(&self) -> Option<String> {
+    pub fn exit_description(&self) -> Option<String> {
         self.agent_pidfd.as_ref()?;
         // While its parent, the agent, is alive, the exited process remains in the process table
         // with its status.

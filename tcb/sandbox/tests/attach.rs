@@ -3,7 +3,7 @@
 mod common;
 
 use abi::ConnId;
-use abi::hypercall::{ATTACH_MAGIC, Attach};
+use abi::hypercall::{ATTACH_MAGIC, AttachTarget};
 use abi::layout::fd::{DEVICE, DOORBELL};
 use common::{SCRATCH, TestDomain, descriptors, exits_within, serialize};
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,7 +11,7 @@ use sandbox::PendingCall;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-fn attach_call(target: &mut TestDomain, what: Attach) -> PendingCall {
+fn attach_call(target: &mut TestDomain, what: AttachTarget) -> PendingCall {
     let [kind, index] = what.encode();
     target.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
     let receive = || {
@@ -22,7 +22,10 @@ fn attach_call(target: &mut TestDomain, what: Attach) -> PendingCall {
             .expect("a port")
     };
     let call = testing::wait_for("no attach call arrived", receive);
-    assert_eq!(Attach::decode([call.args[1], call.args[2]]), Some(what));
+    assert_eq!(
+        AttachTarget::decode([call.args[1], call.args[2]]),
+        Some(what)
+    );
     call
 }
 
@@ -41,7 +44,7 @@ fn a_domain_receives_requested_descriptors() {
     );
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
 
-    let call = attach_call(&mut target, Attach::Doorbell(ConnId(88)));
+    let call = attach_call(&mut target, AttachTarget::Doorbell(ConnId(88)));
     target
         .domain
         .attach
@@ -64,7 +67,7 @@ fn a_domain_receives_requested_descriptors() {
 
     // The domain can read from an attached device.
     let device = eventfd(5, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = attach_call(&mut target, Attach::Device(2));
+    let call = attach_call(&mut target, AttachTarget::Device(2));
     target
         .domain
         .attach
@@ -79,7 +82,7 @@ fn refusals_and_bad_numbers_fail_the_call() {
     let Some(_guard) = serialize() else { return };
     let mut target = TestDomain::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = attach_call(&mut target, Attach::Device(0));
+    let call = attach_call(&mut target, AttachTarget::Device(0));
     target
         .domain
         .attach
@@ -87,7 +90,7 @@ fn refusals_and_bad_numbers_fail_the_call() {
         .expect("answered");
     assert_eq!(target.answer(), Some(Ok(i64::from(-libc::ENOENT) as u64)));
 
-    let call = attach_call(&mut target, Attach::Device(0));
+    let call = attach_call(&mut target, AttachTarget::Device(0));
     for beyond_the_limit in [5000, u32::MAX] {
         let port = &target.domain.attach;
         let result = port.put(call.id, bell.as_fd(), beyond_the_limit, true);
@@ -106,7 +109,7 @@ fn a_dead_caller_is_reported() {
     let Some(_guard) = serialize() else { return };
     let mut target = TestDomain::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let call = attach_call(&mut target, Attach::Device(0));
+    let call = attach_call(&mut target, AttachTarget::Device(0));
     target.kill();
     assert!(exits_within(&target.domain.pidfd, Duration::ZERO));
     let port = &target.domain.attach;

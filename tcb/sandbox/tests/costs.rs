@@ -15,7 +15,7 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 
 #[test]
 #[ignore = "is a measurement"]
-fn costs() {
+fn start_and_mapping_costs_are_bounded() {
     let Some(_guard) = serialize() else { return };
     let ready = |_| {
         let began = Instant::now();

@@ -167,7 +167,7 @@ fn the_exit_reason_is_reported() {
     let Some(_guard) = serialize() else { return };
     for (order, arg, expected) in [(8, 5, "exited with code 5"), (9, 0, "exited with code 101")] {
         let mut target = TestDomain::new();
-        assert_eq!(target.domain.how_it_ended(), None);
+        assert_eq!(target.domain.exit_description(), None);
         assert_eq!(target.execute(order, &[arg]), None, "a panic ends a domain");
         target.assert_exit(expected);
         let clocks = target.domain.cpu_ns();

@@ -1,6 +1,6 @@
 //! The attach call, by which a domain receives new descriptors.
 
-use abi::hypercall::{ATTACH_MAGIC, Attach};
+use abi::hypercall::{ATTACH_MAGIC, AttachTarget};
 use abi::layout::fd;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,10 +11,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// # Errors
 /// Returns the monitor's error (`ENOENT`: the device or connection does not exist; `EEXIST`: it was
 /// attached before), or `NotConnected` if this process is not a domain.
-pub fn call(what: Attach) -> io::Result<OwnedFd> {
+pub fn request_descriptor(what: AttachTarget) -> io::Result<OwnedFd> {
     let expected = match what {
-        Attach::Device(n) if n < fd::DEVICES_MAX => fd::DEVICE + n as i32,
-        Attach::Doorbell(conn) if conn.0 < fd::CONNECTIONS_MAX => fd::DOORBELL + conn.0 as i32,
+        AttachTarget::Device(n) if n < fd::DEVICES_MAX => fd::DEVICE + n as i32,
+        AttachTarget::Doorbell(conn) if conn.0 < fd::CONNECTIONS_MAX => {
+            fd::DOORBELL + conn.0 as i32
+        }
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     if !crate::domain_memory::is_taken() {
@@ -44,18 +46,21 @@ mod tests {
 
     #[test]
     fn nothing_can_be_attached_outside_a_domain() {
-        let error = call(Attach::Device(0)).unwrap_err();
+        let error = request_descriptor(AttachTarget::Device(0)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotConnected);
     }
 
     #[test]
     fn numbers_above_the_range_are_rejected() {
         for what in [
-            Attach::Device(fd::DEVICES_MAX),
-            Attach::Doorbell(ConnId(fd::CONNECTIONS_MAX)),
-            Attach::Device(u32::MAX),
+            AttachTarget::Device(fd::DEVICES_MAX),
+            AttachTarget::Doorbell(ConnId(fd::CONNECTIONS_MAX)),
+            AttachTarget::Device(u32::MAX),
         ] {
-            assert_eq!(call(what).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(
+                request_descriptor(what).unwrap_err().kind(),
+                io::ErrorKind::InvalidInput
+            );
         }
     }
 }

@@ -21,8 +21,8 @@
 mod revoker;
 mod user;
 
-pub use revoker::{EntryWords, Word, announce, announcements, full_fence, idle, publish};
-pub use user::{TableWords, announced, claim, holds, release, undisturbed};
+pub use revoker::{EntryWords, Word, announce, announcements, full_fence, is_unused, publish};
+pub use user::{TableWords, announced, claim, is_unchanged, release, still_permits};
 
 #[cfg(all(test, not(loom)))]
 mod exhaustive;

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_directions() {
+    fn cycles_are_found_with_their_direction() {
         let graph = graph(&[(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 3), (4, 5)]);
         let found = groups(&graph);
         assert_eq!(found, [BTreeSet::from([3, 4]), BTreeSet::from([0, 1, 2])]);

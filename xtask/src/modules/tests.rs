@@ -29,7 +29,7 @@ fn expect_no_cycle(files: &[(&str, &str)]) {
 }
 
 #[test]
-fn by_imports() {
+fn cycles_by_imports_are_found() {
     expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
@@ -81,7 +81,7 @@ fn by_a_re_export() {
 }
 
 #[test]
-fn by_globs() {
+fn cycles_by_globs_are_found() {
     expect_cycle(
         &[
             ("lib.rs", "mod a;\nmod b;"),
@@ -131,7 +131,7 @@ fn by_parent_and_child() {
 }
 
 #[test]
-fn by_macros() {
+fn cycles_by_macros_are_found() {
     expect_cycle(
         &[
             ("lib.rs", "#[macro_use]\nmod a;\nmod b;"),
@@ -170,7 +170,7 @@ fn by_macros() {
 }
 
 #[test]
-fn through_many_files_and_folders() {
+fn cycles_across_files_and_folders_are_found() {
     let files = [
         ("main.rs", "mod a;\nmod b;\nmod c;\nfn main() { a::f() }"),
         ("a.rs", "pub fn f() { crate::b::f() }"),

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn shares() {
+    fn timeouts_count_as_detected() {
         let tally = Tally {
             caught: 7,
             missed: 1,

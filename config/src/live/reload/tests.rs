@@ -2,7 +2,7 @@ mod nics;
 
 use super::*;
 use crate::live::machine;
-use crate::parse::{one, parse};
+use crate::parse::{parse, single_file};
 
 const FILE: &str = r#"
 [machine]
@@ -35,17 +35,24 @@ const GUEST_C: &str = "[[guest]]\nname = \"c\"\n[[guest.vif]]\nendpoint = \"echo
 
 fn live(file: &str) -> HotplugState {
     let config = parse("f", file).unwrap();
-    machine(&config, &one("f", file)).unwrap().live.unwrap()
+    machine(&config, &single_file("f", file))
+        .unwrap()
+        .live
+        .unwrap()
 }
 
 /// Records an attached guest, as the manager does.
-fn attach(live: &mut HotplugState, guest: Setting) {
+fn attach(live: &mut HotplugState, guest: ConfigValue) {
     let resolved = LiveConfig::of(live).unwrap().add(&guest).unwrap();
     live.attached.insert(resolved.domain.name, resolved.guest);
 }
 
 fn against(live: &HotplugState, file: &str) -> Result<Difference, String> {
-    difference(live, &LiveConfig::of(live).unwrap(), &one("new", file))
+    difference(
+        live,
+        &LiveConfig::of(live).unwrap(),
+        &single_file("new", file),
+    )
 }
 
 /// Formats a difference: `-` removed guests, `+` added ones, `!` removed and added again, `=`

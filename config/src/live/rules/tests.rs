@@ -1,6 +1,6 @@
 use super::*;
 use crate::live::machine;
-use crate::parse::{one, parse};
+use crate::parse::{parse, single_file};
 
 const FILE: &str = r#"
 [[guest]]
@@ -13,14 +13,17 @@ name = "b"
 endpoint = "echo"
 "#;
 
-fn setting(json: &str) -> Setting {
+fn setting(json: &str) -> ConfigValue {
     serde_json::from_str(json).unwrap()
 }
 
 /// Returns the machine of the file with two attached guests: `c` with one interface, `d` with two.
 fn attached() -> (HotplugState, LiveConfig) {
     let config = parse("f", FILE).unwrap();
-    let mut live = machine(&config, &one("f", FILE)).unwrap().live.unwrap();
+    let mut live = machine(&config, &single_file("f", FILE))
+        .unwrap()
+        .live
+        .unwrap();
     let mut running = LiveConfig::of(&live).unwrap();
     for guest in [
         r#"{"name": "c", "vif": [{"endpoint": "echo", "rate_mbps": 5,
@@ -35,7 +38,7 @@ fn attached() -> (HotplugState, LiveConfig) {
 }
 
 /// Returns the names of the rules of each interface.
-fn names(running: &LiveConfig, guest: &Setting) -> Vec<String> {
+fn names(running: &LiveConfig, guest: &ConfigValue) -> Vec<String> {
     let changed = running.clone().change(guest).unwrap();
     let names = |vif: &crate::domain::VifConfig| {
         let names = vif.rules.iter().map(|rule| rule.name.clone());

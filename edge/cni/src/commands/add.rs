@@ -8,7 +8,7 @@ use crate::pod;
 use crate::request::PluginRequest;
 use crate::result::{CniInterface, CniIp, CniResult};
 use crate::routed;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use client::Error;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -119,10 +119,10 @@ fn section(
     requested: &InterfaceRequest,
     guest: &str,
     given: &CniResult,
-) -> Result<Setting, CniError> {
+) -> Result<ConfigValue, CniError> {
     let call = &request.call;
     let addresses = given.ips.iter().map(|ip| ip.address.clone());
-    let mut vif: BTreeMap<String, Setting> = decoded(&json!({
+    let mut vif: BTreeMap<String, ConfigValue> = decoded(&json!({
         "endpoint": "tap",
         "netns": call.netns,
         "ifname": call.ifname,
@@ -133,9 +133,12 @@ fn section(
     }))?;
     vif.extend(requested.vif.clone());
     pod::close(request, guest, &mut vif)?;
-    Ok(Setting::Section(BTreeMap::from([
-        ("name".to_owned(), Setting::Text(guest.to_owned())),
-        ("vif".to_owned(), Setting::List(vec![Setting::Section(vif)])),
+    Ok(ConfigValue::Section(BTreeMap::from([
+        ("name".to_owned(), ConfigValue::Text(guest.to_owned())),
+        (
+            "vif".to_owned(),
+            ConfigValue::List(vec![ConfigValue::Section(vif)]),
+        ),
     ])))
 }
 

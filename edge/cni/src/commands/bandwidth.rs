@@ -2,7 +2,7 @@
 //! runtime to keys of an interface.
 
 use crate::error::{CniError, ErrorCode};
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Bandwidth {
 impl Bandwidth {
     /// Adds the limits to the keys of an interface. If a rate is already set there, the lower rate
     /// applies, with its burst.
-    pub(super) fn put(&self, vif: &mut BTreeMap<String, Setting>) -> Result<(), CniError> {
+    pub(super) fn put(&self, vif: &mut BTreeMap<String, ConfigValue>) -> Result<(), CniError> {
         let to_guest = ["rate_to_guest_mbps", "burst_to_guest_bytes"];
         let from_guest = ["rate_mbps", "burst_bytes"];
         for (way, rate, burst, [rate_key, burst_key]) in [
@@ -42,20 +42,20 @@ impl Bandwidth {
                 return Err(CniError::new(ErrorCode::Config, msg).because(why));
             }
             let mbps = rate as f64 / 1e6;
-            let is_lower = |there: &Setting| match there {
-                Setting::Number(there) => mbps < *there as f64,
-                Setting::Real(there) => mbps < *there,
+            let is_lower = |there: &ConfigValue| match there {
+                ConfigValue::Number(there) => mbps < *there as f64,
+                ConfigValue::Real(there) => mbps < *there,
                 // The value is not a rate; the machine rejects it.
                 _ => false,
             };
             if !vif.get(rate_key).is_none_or(is_lower) {
                 continue;
             }
-            vif.insert(rate_key.to_owned(), Setting::Real(mbps));
+            vif.insert(rate_key.to_owned(), ConfigValue::Real(mbps));
             vif.remove(burst_key);
             if let Some(bits) = burst.filter(|bits| (1..=BURST_MAX).contains(bits)) {
                 let bytes = bits.div_ceil(8) as i64;
-                vif.insert(burst_key.to_owned(), Setting::Number(bytes));
+                vif.insert(burst_key.to_owned(), ConfigValue::Number(bytes));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::error::{CniError, ErrorCode};
 use crate::network::decoded;
 use crate::request::PluginRequest;
 use crate::result::{CniDns, CniIp, CniResult};
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const RESERVED_KEYS: [&str; 8] = [
 struct Conf {
     mtu: Option<i64>,
     #[serde(default)]
-    vif: BTreeMap<String, Setting>,
+    vif: BTreeMap<String, ConfigValue>,
     dns: Option<CniDns>,
     prev_result: Option<CniResult>,
     #[serde(default)]
@@ -58,7 +58,7 @@ pub(super) struct InterfaceRequest {
     /// Requested addresses, with or without a prefix length.
     ips: Vec<String>,
     /// Other keys of the interface.
-    pub(super) vif: BTreeMap<String, Setting>,
+    pub(super) vif: BTreeMap<String, ConfigValue>,
     pub(super) dns: Option<CniDns>,
     /// The result of earlier plugins in the list.
     pub(super) before: Option<CniResult>,

@@ -7,7 +7,7 @@ mod oracle;
 use super::*;
 use crate::object;
 use crate::rule::RULES_MAX;
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use config::live::{self, LiveConfig};
 use config::rule::{FirewallRule, RuleDirection as FirewallDirection, RuleState};
 use proptest::prelude::*;
@@ -98,13 +98,13 @@ fn as_configured(rules: &PodRules) -> Vec<FirewallRule> {
     let parsed = config::parse("f", &file.text).unwrap();
     let live = live::machine(&parsed, &[file]).unwrap().live.unwrap();
     let mut vif = rules.section();
-    let Setting::Section(keys) = &mut vif else {
+    let ConfigValue::Section(keys) = &mut vif else {
         panic!("{vif:?}")
     };
-    keys.insert("endpoint".to_owned(), Setting::Text("echo".to_owned()));
-    let guest = Setting::Section(BTreeMap::from([
-        ("name".to_owned(), Setting::Text("pod".to_owned())),
-        ("vif".to_owned(), Setting::List(vec![vif])),
+    keys.insert("endpoint".to_owned(), ConfigValue::Text("echo".to_owned()));
+    let guest = ConfigValue::Section(BTreeMap::from([
+        ("name".to_owned(), ConfigValue::Text("pod".to_owned())),
+        ("vif".to_owned(), ConfigValue::List(vec![vif])),
     ]));
     let added = LiveConfig::of(&live).unwrap().add(&guest).unwrap();
     added.vifs[0].rules.clone()
@@ -132,7 +132,7 @@ fn passes(
         prefix.address.is_ipv4() == address.is_ipv4() && is_equal
     };
     let decides = |rule: &&FirewallRule| {
-        rule.is_for(direction)
+        rule.applies_to(direction)
             && rule.state.is_none_or(|state| state == RuleState::New)
             && rule.protocol.is_none_or(|own| own.0 == number)
             && rule.source.is_none_or(|own| covers(own, from))
@@ -228,7 +228,7 @@ fn every_pair_of_pods_gets_the_documented_verdict() {
 
 /// Compares the rules of pairs of cases, whose policies add up.
 #[test]
-fn policies_add_up() {
+fn rules_of_two_policies_are_their_union() {
     let cases = cases::all();
     let pairs = cases.iter().zip(cases.iter().skip(7).chain(&cases));
     for ((first, one), (second, other)) in pairs {

@@ -185,7 +185,7 @@ fn decode(
     len: usize,
     features: VirtioFeatures,
 ) -> Result<nic::Offload, DroppedChain> {
-    let mut known = [0; header::BYTES];
+    let mut known = [0; header::HEADER_BYTES];
     if let Some(first) = bytes.first_chunk() {
         known = *first;
     }

@@ -14,7 +14,7 @@ use crate::queue::{BATCH, ChainSegment, CopyDirection, RingError, ShortChain, Sp
 use crate::system::System;
 use net::packet::flow::flow_hash;
 use nic::prefetch::{fetch_ahead, frames_ahead};
-use nic::small_frame::HEAD;
+use nic::small_frame::HEAD_BYTES;
 use nic::{Buffers, Frame, Piece, SmallFrames, TxReport};
 use shmem::{Fault, Span};
 
@@ -44,7 +44,7 @@ impl<S: System> SmallFrames for QueueDevice<S> {
 
     fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         let flow = |piece: &Piece| {
-            let mut head = [0; HEAD];
+            let mut head = [0; HEAD_BYTES];
             // If the page faults, any flow is acceptable.
             let _ = piece.span.read(&mut head);
             flow_hash(head.get(..piece.span.len()).unwrap_or(&head))

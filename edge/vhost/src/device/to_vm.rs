@@ -341,7 +341,7 @@ fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: VirtioFeatures, co
         *kind |= GSO_ECN;
     }
     let [low, high] = (count as u16).to_le_bytes();
-    let (first, last) = to.split_at_mut(header::BYTES);
+    let (first, last) = to.split_at_mut(header::HEADER_BYTES);
     first.copy_from_slice(&known);
     last.copy_from_slice(&[low, high]);
 }

@@ -163,7 +163,7 @@ impl TakenRequest {
 
     /// Opens the record in `memory`, which must start zeroed.
     #[must_use]
-    pub const fn over(memory: Span) -> Self {
+    pub const fn in_memory(memory: Span) -> Self {
         Self(memory)
     }
 

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_toolstack_decides() {
+    fn toolstack_ends_connections_in_every_state() {
         for own in ALL {
             for frontend in ALL {
                 assert_eq!(shown(own, true, frontend), S::Closing);

@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use net::packet::segment;
-use nic::dma::Bell;
+use nic::dma::DeviceDoorbell;
 use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Offload, Pool};
 use shmem::{Area, Span};
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ impl Buffers for Supply {
 #[derive(Debug)]
 pub(super) struct Silent;
 
-impl Bell for Silent {
+impl DeviceDoorbell for Silent {
     fn ring(&self) {}
 }
 

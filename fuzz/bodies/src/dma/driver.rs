@@ -4,7 +4,7 @@ use super::common::{MTU, WIRE_MAX, scribble};
 use crate::input::Input;
 use abi::PAGE;
 use nic::dma::layout::{Descriptor, DriverMemory as _, OwnMemory, queue_bytes};
-use nic::dma::soft::Interrupts;
+use nic::dma::soft::InterruptModeration;
 use nic::dma::{IoAddr, IoTable, SoftDevice, Wire};
 use shmem::{Area, Span};
 use std::cell::RefCell;
@@ -65,7 +65,7 @@ pub(super) fn soft(input: &mut Input<'_>) {
     let line = Line::default();
     let at = |queue: usize| base.add(queue * queue_bytes(ENTRIES));
     let at = |queue| at(queue).expect("an address");
-    let interrupts = Interrupts {
+    let interrupts = InterruptModeration {
         delay_ns: 10,
         frames: 4,
     };
@@ -96,13 +96,13 @@ pub(super) fn soft(input: &mut Input<'_>) {
             4 => now_ns += u64::from(input.u8()),
             _ => {
                 device.apply_controls(&table);
-                device.work(now_ns, &table);
+                device.poll(now_ns, &table);
                 device.raise(now_ns, &table);
                 device.arm(&table);
             }
         }
     }
-    device.work(now_ns, &table);
+    device.poll(now_ns, &table);
     for side in [0, PAGES + 1] {
         let mut bytes = [0; PAGE];
         let page = pages.at(side * PAGE, PAGE).expect("a page");

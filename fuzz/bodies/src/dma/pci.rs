@@ -187,7 +187,7 @@ fn run<D: PciDevice<Registers = Model>>(input: &mut Input<'_>, complete: Complet
                 model.store(status, input.near(0));
                 nic.check();
                 nic.rx(0, 0, &mut supply, &mut frames);
-                if nic.closed().is_some() {
+                if nic.close_reason().is_some() {
                     reset::<D>(&model);
                     nic.restart().expect("it starts");
                     next = [0; 2];

@@ -2,10 +2,10 @@
 //! releases it. The monitor releases the end of a dead domain.
 
 use super::exchange::{Exchange, ExchangeState};
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use monitor::grant::{GrantAccounts, WindowSlot};
-use monitor::space::{SpaceError, enter};
+use monitor::space::{SpaceError, map_into};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::slice::from_ref;
@@ -43,12 +43,12 @@ impl Exchanges {
     }
 
     /// Returns whether an exchange has this handle.
-    pub(crate) fn knows(&self, handle: Handle) -> bool {
+    pub(crate) fn has_exchange(&self, handle: Handle) -> bool {
         self.lock().contains_key(&handle)
     }
 
     /// Returns whether a domain is an end of any exchange.
-    pub(crate) fn names(&self, id: DomId) -> bool {
+    pub(crate) fn refers_to(&self, id: DomId) -> bool {
         let all: Vec<_> = self.lock().values().cloned().collect();
         all.iter().any(|exchange| {
             let state = exchange.state();
@@ -57,7 +57,7 @@ impl Exchanges {
     }
 
     /// Returns whether a domain has created an exchange for a connection.
-    pub(crate) fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
+    pub(crate) fn has_exchange_for(&self, granter: DomId, conn: ConnId) -> bool {
         let exchanges = self.lock();
         let mut all = exchanges.values();
         all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
@@ -109,7 +109,7 @@ impl Exchanges {
     /// # Errors
     /// Returns `BadHandle` if the domain has no such exchange, or has already bound it. Returns
     /// `BadSlot` if a slot does not exist or is not free. Returns `NoSpace` if the mapping failed.
-    pub(crate) fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+    pub(crate) fn bind(&self, user: DomId, op: &BindOp) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         {
@@ -140,7 +140,7 @@ impl Exchanges {
         };
         let fds = (exchange.region.fd(), exchange.region_readonly.as_fd());
         let changed = self.grants.change(of, |space| {
-            enter(space, exchange.handle.memory(), fds, &maps)
+            map_into(space, exchange.handle.memory(), fds, &maps)
         });
         if changed.is_err() {
             if let Some(end) = exchange.state().end(of) {

@@ -2,7 +2,7 @@
 
 use crate::spy::Spy;
 use abi::classic::{GrantEntry, TransferOp};
-use abi::hypercall::{Bind, HypercallKind};
+use abi::hypercall::{BindOp, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
@@ -143,7 +143,7 @@ impl Rig {
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
         let words = [0, u64::from(pages), u64::from(first)];
         match self.call(guest, HypercallKind::ExchangeCreate, &[words]) {
-            GrantResult::Made(made) => made,
+            GrantResult::Created(made) => made,
             GrantResult::Batch(statuses) => panic!("{statuses:?}"),
         }
     }
@@ -184,7 +184,7 @@ impl Rig {
             .collect();
         match self.call(caller, HypercallKind::GrantTransfer, &ops) {
             GrantResult::Batch(statuses) => statuses,
-            GrantResult::Made(made) => panic!("{made:?}"),
+            GrantResult::Created(made) => panic!("{made:?}"),
         }
     }
 
@@ -259,18 +259,18 @@ impl Rig {
         if !self.alive[0] {
             return;
         }
-        let op = Bind {
+        let op = BindOp {
             granter: DomId(guest),
             table: model.handle,
             first: Slot(first_of_user(guest)),
             tables: Slot(0),
             entries: PAGES,
         };
-        let other_size = Bind {
+        let other_size = BindOp {
             entries: PAGES + 1,
             ..op
         };
-        let bind = |id, op: &Bind| {
+        let bind = |id, op: &BindOp| {
             let bound = self.flips.bind(DomId(id), op);
             bound.unwrap_or(Err(S::BadHandle))
         };
@@ -439,9 +439,9 @@ impl Rig {
     /// Inserts an exchange into the model, unless both ends have released it.
     fn insert_unless_released(&mut self, guest: u16, model: Model) {
         if model.guest_done && model.user.is_none() {
-            assert!(!self.flips.knows(model.handle));
+            assert!(!self.flips.has_object(model.handle));
         } else {
-            assert!(self.flips.knows(model.handle));
+            assert!(self.flips.has_object(model.handle));
             self.exchanges.insert(guest, model);
         }
     }

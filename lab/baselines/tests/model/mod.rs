@@ -452,7 +452,7 @@ impl Rig {
         let number = u32::from(of.0);
         let mut left = self.callers.iter().flatten();
         let is_mapped = left.any(|caller| caller.space.lock().unwrap().memories.contains(&number));
-        assert_eq!(self.grants.lock().knows(of), is_mapped);
+        assert_eq!(self.grants.lock().has_account(of), is_mapped);
         assert_eq!(self.audit().1, 0, "after the cleanup");
     }
 

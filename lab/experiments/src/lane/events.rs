@@ -1,7 +1,7 @@
 //! Hardware events of a window by part, as `perf stat` counts them: instructions, and misses of the
 //! last-level cache and of both TLBs. They require a PMU.
 
-use super::running::is_beside;
+use super::running::is_rival;
 use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use xenoprof::count::{self, Counting, EventCounts};
@@ -40,7 +40,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
         out.insert(format!("{name}.{part}"), count / units);
         // Events of rivals belong to other packets, and devices in software represent hardware, so
         // both are in no total.
-        if !is_beside(part) {
+        if !is_rival(part) {
             *totals.entry(name).or_insert(0.0) += count / units;
         }
     }

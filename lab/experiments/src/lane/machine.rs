@@ -21,7 +21,7 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = LaneEnds::of(topology.wires, topology.guests + topology.beside)?;
+    let ends = LaneEnds::of(topology.wires, topology.guests + topology.rivals)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -29,7 +29,7 @@ pub fn lane(
     let running = Running::start(&config)?;
     let loads = Loads {
         flows: topology.flows,
-        beside: topology.beside,
+        rivals: topology.rivals,
         ..loads.clone()
     };
     lane_of(ends, running, wire, cores, &loads)

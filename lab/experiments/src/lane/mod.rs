@@ -10,7 +10,8 @@
 //! | [`path`], [`reading`] | the path between the ends, and its counters |
 //! | [`window`] | the measurement of one load for a time |
 //! | [`events`] | its hardware events, on machines with a PMU |
-//! | [`machine`], [`running`], [`build`] | the path through Grantway: set-up, control, configuration |
+//! | [`machine`], [`running`], [`build`] | the path through Grantway: set-up, control,
+//! configuration |
 //! | [`forward`], [`kernel_path`] | the baselines |
 //! | [`vm`] | paths to a virtual machine |
 //! | [`frame_run`], [`one_process`] | raw frames between guests, without a wire |
@@ -73,7 +74,7 @@ pub struct Loads {
     /// Connections of a stream's sender.
     pub flows: u32,
     /// Number of guests, the last ones, that have a stream but are not measured.
-    pub beside: u32,
+    pub rivals: u32,
     /// True if the sender sends a file without copying it.
     pub sendfile: bool,
     /// True if each message is a separate packet.
@@ -102,7 +103,7 @@ impl Default for Loads {
             workloads: Workload::BOTH.to_vec(),
             directions: PayloadDirection::BOTH.to_vec(),
             flows: 1,
-            beside: 0,
+            rivals: 0,
             sendfile: false,
             push: false,
             faults: None,
@@ -236,7 +237,7 @@ impl Lane {
                 guest.netns = lane.ends.wire.path();
             }
         }
-        let rivals = guests.split_off(guests.len().saturating_sub(loads.beside as usize));
+        let rivals = guests.split_off(guests.len().saturating_sub(loads.rivals as usize));
         let mut ports = LOAD_PORTS;
         for &work in &loads.workloads {
             for &way in &loads.directions {

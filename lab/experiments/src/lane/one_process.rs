@@ -46,7 +46,7 @@ impl Path for OneProcess {
     }
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
-        let stat = self.child.ask("stat", REPLY_TIMEOUT)?;
+        let stat = self.child.request("stat", REPLY_TIMEOUT)?;
         let mut reading = Reading::default();
         for part in ["driver", "guest"] {
             let counters = stat.get(part).context("pointers: no counters")?;

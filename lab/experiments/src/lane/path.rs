@@ -1,7 +1,7 @@
 //! The path between the two ends of a lane, and its counters.
 
 use super::reading::{Reading, digest, digest_device};
-use super::running::{NIC_DEVICE, Running, is_beside};
+use super::running::{NIC_DEVICE, Running, is_rival};
 use figures::measure::CpuPart;
 
 /// The path between the two ends of a lane.
@@ -29,7 +29,7 @@ impl Path for Running {
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
         // The figures of the measured guest exclude the merges and drops of rivals.
-        for (part, name) in self.domains().iter().filter(|(part, _)| !is_beside(part)) {
+        for (part, name) in self.domains().iter().filter(|(part, _)| !is_rival(part)) {
             digest(part, &self.stat(name)?, &mut reading);
         }
         for (part, name) in self

@@ -1,10 +1,10 @@
 //! A running machine, and queries to its monitor and domains.
 
 use crate::plan::{LroColumn, LroRules};
-use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
-use abi::mailbox::Request;
+use abi::machine::{Audit, ConfigValue, DomainStatus, Machine, Program, Status};
+use abi::mailbox::MailboxRequest;
 use anyhow::{Context as _, ensure};
-use client::{Instance, Options};
+use client::{Instance, StartOptions};
 use config::domain::GrantMode;
 use config::{Config, ConfigFile, Problems};
 use figures::measure::{CpuPart, processes};
@@ -24,7 +24,7 @@ pub(super) const RIVALS: CpuPart = "rivals";
 pub(crate) const NIC_DEVICE: CpuPart = "nic_device";
 
 /// Returns whether a part is not in the machine under test, and so is in no sum.
-pub(super) fn is_beside(part: CpuPart) -> bool {
+pub(super) fn is_rival(part: CpuPart) -> bool {
     [RIVALS, NIC_DEVICE].contains(&part)
 }
 
@@ -131,13 +131,13 @@ impl Running {
         let log = client::runtime_dir()
             .map_err(failure)?
             .join(format!("{}.log", machine.name));
-        let options = Options {
+        let options = StartOptions {
             program: match config.driver.grants.needs_lab() {
-                true => client::MONITOR_OF_COMPARISONS,
+                true => client::LAB_MONITOR,
                 false => client::MONITOR,
             },
             log: client::LogDestination::File(log.clone()),
-            ..Options::default()
+            ..StartOptions::default()
         };
         let instance = Instance::start(&machine, &options).map_err(failure)?;
         let status = instance.status().map_err(failure)?;
@@ -257,7 +257,7 @@ impl Running {
     /// # Errors
     /// Returns an error if the description is invalid, or the guest does not connect.
     pub fn attach(&self, guest: Value) -> anyhow::Result<()> {
-        let guest: Setting = serde_json::from_value(guest)?;
+        let guest: ConfigValue = serde_json::from_value(guest)?;
         self.instance.attach(guest).map_err(failure)?;
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Running {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
             for (key, value) in rules.switches().into_iter().chain(lro.switches()) {
-                let request = Request::Set {
+                let request = MailboxRequest::Set {
                     key: key.to_owned(),
                     value: value.to_owned(),
                 };

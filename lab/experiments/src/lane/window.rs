@@ -3,7 +3,7 @@
 
 use super::events::{self, PerfEvents};
 use super::reading::Reading;
-use super::running::{RIVALS, is_beside};
+use super::running::{RIVALS, is_rival};
 use super::{Lane, Pair};
 use crate::load::{Load, Mark};
 use crate::plan::{PayloadDirection, Times, Workload};
@@ -22,7 +22,7 @@ pub struct Window {
     /// Counters of the receiver (stream) or client (requests).
     pub mark: Mark,
     /// Bytes delivered by the streams of guests that are not measured.
-    pub beside_bytes: u64,
+    pub rival_bytes: u64,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<CpuPart, u64>,
     /// Total time for which processors were busy, nanoseconds. In addition to the parts, it
@@ -98,15 +98,15 @@ impl Lane {
         let parts = self.parts(pairs);
         let events = PerfEvents::start(&parts);
         let cpu = CpuTimes::read(&parts);
-        let mut beside = || -> anyhow::Result<u64> {
+        let mut count_rivals = || -> anyhow::Result<u64> {
             let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());
             marks.try_fold(0, |sum, mark| Ok(sum + mark?.bytes))
         };
-        beside()?;
+        count_rivals()?;
         mark(pairs, workload)?;
         interrupt::sleep(times.window)?;
         let mark = mark(pairs, workload)?;
-        let beside_bytes = beside()?;
+        let rival_bytes = count_rivals()?;
         let cpu_ns = CpuTimes::read(&self.parts(pairs)).since(&cpu);
         let events = events.end();
         let (now, wall) = (HostCpuTimes::read(), began.elapsed());
@@ -116,7 +116,7 @@ impl Lane {
         Ok(Window {
             workload,
             mark,
-            beside_bytes,
+            rival_bytes,
             cpu_ns,
             busy_ns,
             events,
@@ -179,7 +179,8 @@ impl Window {
     /// |---|---|
     /// | `<domain>.hop.<hop>` | cycles of the ledger |
     /// | `<domain>.cpu` | cycles of CPU time of the domain's threads, as the domain counts them |
-    /// | `<domain>.corrected` | cycles that the ledger removed because the CPU clock did not confirm them |
+    /// | `<domain>.corrected` | cycles that the ledger removed because the CPU clock did not
+    /// confirm them |
     /// | `drops.<reason>` | packets |
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
@@ -206,7 +207,7 @@ impl Window {
                 let bytes = self.mark.bytes as f64;
                 out.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
                 if self.cpu_ns.contains_key(RIVALS) {
-                    let rate = self.beside_bytes as f64 * 8.0 / seconds / 1e9;
+                    let rate = self.rival_bytes as f64 * 8.0 / seconds / 1e9;
                     out.insert(format!("throughput.{RIVALS}"), rate);
                 }
                 if bytes > 0.0 {
@@ -244,7 +245,7 @@ impl Window {
             let cycles = *ns as f64 * per_ns;
             // Cycles of rivals belong to other bytes, and devices in software represent hardware,
             // so no total includes them.
-            if !is_beside(part) {
+            if !is_rival(part) {
                 total += cycles;
             }
             put(part, cycles);
@@ -428,7 +429,7 @@ mod tests {
                 frame_bytes: 724_000 * 2066,
                 ..Mark::default()
             },
-            beside_bytes: 0,
+            rival_bytes: 0,
             cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
             path: sums(&[
                 ("driver.hop.nic", 6e8),
@@ -503,22 +504,25 @@ mod tests {
                 sent_segments: 100,
                 ..Mark::default()
             },
-            beside_bytes: 7,
+            rival_bytes: 7,
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
             path: sums(&[("acks", 900.0), ("sacks", 90.0), ("wire_sent", 950.0)]),
             busy_ns: 0,
             events: EventCounts::default(),
             disturbed: false,
         };
-        let (alone, beside) = (window(false).figures(1), window(true).figures(1));
+        let (alone, with_rivals) = (window(false).figures(1), window(true).figures(1));
         assert_eq!(
             (alone["acks"], alone["segments_per_ack"]),
             (900.0, 300.0 / 900.0)
         );
         assert_eq!((alone["sacks"], alone["sack_share"]), (90.0, 0.1));
         assert_eq!(alone["wire_sent"], 950.0);
-        assert_eq!((beside["acks"], beside["segments_per_ack"]), (100.0, 3.0));
-        assert!(!beside.contains_key("sacks") && !beside.contains_key("sack_share"));
+        assert_eq!(
+            (with_rivals["acks"], with_rivals["segments_per_ack"]),
+            (100.0, 3.0)
+        );
+        assert!(!with_rivals.contains_key("sacks") && !with_rivals.contains_key("sack_share"));
     }
 
     #[test]
@@ -547,7 +551,7 @@ mod tests {
                 p50_us: Some(90.0),
                 ..Mark::default()
             },
-            beside_bytes: 0,
+            rival_bytes: 0,
             cpu_ns: BTreeMap::new(),
             busy_ns: 0,
             events: EventCounts::default(),

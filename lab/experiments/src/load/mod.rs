@@ -77,7 +77,7 @@ impl Load {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
-        self.child.tell("go")
+        self.child.send_line("go")
     }
 
     /// Stops the load after the current operation. Connections stay open.
@@ -85,7 +85,7 @@ impl Load {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn stop(&mut self) -> anyhow::Result<()> {
-        self.child.tell("stop")
+        self.child.send_line("stop")
     }
 
     /// Sets the maximum number of bytes per call of a sink, at most [`TAKE_MAX`].
@@ -93,7 +93,7 @@ impl Load {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
-        self.child.tell(&format!("take {bytes}"))
+        self.child.send_line(&format!("take {bytes}"))
     }
 
     /// Sets the number of bytes per call of a source, at most [`CHUNK`].
@@ -101,7 +101,7 @@ impl Load {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
-        self.child.tell(&format!("give {bytes}"))
+        self.child.send_line(&format!("give {bytes}"))
     }
 
     /// Returns the counters since the last mark.
@@ -109,7 +109,7 @@ impl Load {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Mark> {
-        let answer = self.child.ask("mark", REPLY_TIMEOUT)?;
+        let answer = self.child.request("mark", REPLY_TIMEOUT)?;
         Ok(serde_json::from_value(answer)?)
     }
 }

@@ -116,7 +116,7 @@ impl TouchingGuest {
     /// Returns an error if the wait times out.
     pub fn wait_for_link(&mut self) -> anyhow::Result<()> {
         process::wait("the port of the guest that touches", || {
-            let output = self.child.ask("link", TIMEOUT)?;
+            let output = self.child.request("link", TIMEOUT)?;
             Ok(output["up"] == true)
         })
     }
@@ -126,7 +126,7 @@ impl TouchingGuest {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn go(&mut self) -> anyhow::Result<()> {
-        self.child.ask("start", TIMEOUT).map(drop)
+        self.child.request("start", TIMEOUT).map(drop)
     }
 
     /// Returns the frames per second received since the last call, by the guest's clock.
@@ -154,7 +154,7 @@ impl TouchingGuest {
     }
 
     fn sums(&mut self) -> anyhow::Result<Sums> {
-        let output = self.child.ask("show", TIMEOUT)?;
+        let output = self.child.request("show", TIMEOUT)?;
         Ok(serde_json::from_value(output)?)
     }
 }

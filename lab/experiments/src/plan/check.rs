@@ -70,10 +70,10 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         once(&mut seen, &peer.name)?;
         check_peer(peer).map_err(|why| format!("`{}`: {why}", peer.name))?;
     }
-    if let Some(crowd) = &plan.crowd {
-        once(&mut seen, &crowd.column)?;
-        if !(1..=64).contains(&crowd.vms) {
-            return Err(format!("`{}`: 1 to 64 `vms`", crowd.column));
+    if let Some(idle_vms) = &plan.idle_vms {
+        once(&mut seen, &idle_vms.column)?;
+        if !(1..=64).contains(&idle_vms.vms) {
+            return Err(format!("`{}`: 1 to 64 `vms`", idle_vms.column));
         }
     }
     check_comparisons(plan, &seen)
@@ -94,7 +94,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.lro.is_none() && column.rules != LroRules::Gro {
         return Err("`rules` belong to `lro`");
     }
-    let guests = (&column.guests[..], &column.beside[..]);
+    let guests = (&column.guests[..], &column.rivals[..]);
     let has_nic = matches!(column.nic, WireNic::Tap | WireNic::Soft);
     if column.path == PathKind::Local && (has_nic, guests) != (true, (&[1], &[0])) {
         return Err("path local needs nic tap or soft and has no guests");
@@ -114,13 +114,13 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     let usual = column.machine == Mechanisms::default()
         && column.guests == [1]
         && column.flows == [1]
-        && column.beside == [0]
+        && column.rivals == [0]
         && (column.wires == [1] || column.path == PathKind::Veth)
         && column.moderation == [PollMode::Event]
         && !column.apart;
     if !is_machine && !usual {
         return Err(
-            "`machine`, `guests`, `beside`, `flows`, `moderation` and `apart` belong to machine, \
+            "`machine`, `guests`, `rivals`, `flows`, `moderation` and `apart` belong to machine, \
              `wires` to machine and veth",
         );
     }
@@ -145,8 +145,8 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
         !counts.is_empty() && counts.iter().all(|count| range.contains(count))
     };
-    if !are(&column.beside, 0..=16) {
-        return Err("`beside`: at most 16 guests");
+    if !are(&column.rivals, 0..=16) {
+        return Err("`rivals`: at most 16 guests");
     }
     if !are(&column.wires, 1..=4) {
         return Err("1 to 4 `wires`");

@@ -44,8 +44,8 @@ pub struct Column {
     #[serde(default = "just_one")]
     pub guests: Vec<u32>,
     /// Numbers of further guests, each with a stream that competes for CPU and link.
-    #[serde(default = "none_beside")]
-    pub beside: Vec<u32>,
+    #[serde(default = "no_rivals", alias = "beside")]
+    pub rivals: Vec<u32>,
     /// Numbers of NICs, each with a separate wire, neighbour and stream.
     #[serde(default = "just_one")]
     pub wires: Vec<u32>,
@@ -105,12 +105,12 @@ impl Column {
     pub fn machines(&self) -> Vec<Topology> {
         let mut machines = Vec::new();
         for &guests in &self.guests {
-            for &beside in &self.beside {
+            for &rivals in &self.rivals {
                 for &wires in &self.wires {
                     machines.extend(self.flows.iter().map(|&flows| Topology {
                         mechanisms: self.machine,
                         guests,
-                        beside,
+                        rivals,
                         wires,
                         flows,
                         restarts: false,
@@ -130,7 +130,7 @@ fn just_one() -> Vec<u32> {
     vec![1]
 }
 
-fn none_beside() -> Vec<u32> {
+fn no_rivals() -> Vec<u32> {
     vec![0]
 }
 

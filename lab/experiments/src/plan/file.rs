@@ -63,7 +63,8 @@ pub struct Plan {
     /// Start-up time of machines.
     pub up: Option<Up>,
     /// Many idle virtual machines.
-    pub crowd: Option<IdleVms>,
+    #[serde(alias = "crowd")]
+    pub idle_vms: Option<IdleVms>,
     /// The paper that the plan reproduces, by its name in `papers/`.
     pub paper: Option<String>,
     /// True if cycles are attributed as in Ram's thesis.
@@ -142,7 +143,7 @@ impl Plan {
             config = config.with("guests", &topology.guests.to_string());
         }
         for (varies, key, count) in [
-            (column.beside.len() > 1, "beside", topology.beside),
+            (column.rivals.len() > 1, "rivals", topology.rivals),
             (column.wires.len() > 1, "wires", topology.wires),
             (column.flows.len() > 1, "flows", topology.flows),
         ] {

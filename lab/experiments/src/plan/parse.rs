@@ -65,10 +65,17 @@ impl Plan {
             .up
             .take()
             .filter(|up| left.contains(up.column.as_str()));
-        self.crowd = self.crowd.take().filter(|crowd| by.selects(&crowd.column));
+        self.idle_vms = self
+            .idle_vms
+            .take()
+            .filter(|idle_vms| by.selects(&idle_vms.column));
         let left: BTreeSet<&str> = left
             .into_iter()
-            .chain(self.crowd.iter().map(|crowd| crowd.column.as_str()))
+            .chain(
+                self.idle_vms
+                    .iter()
+                    .map(|idle_vms| idle_vms.column.as_str()),
+            )
             .collect();
         self.ratio.retain(|ratio| {
             let names = |name: &str| left.iter().any(|column| names_column(name, column));

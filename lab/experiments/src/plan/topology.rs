@@ -53,7 +53,7 @@ pub struct Topology {
     /// Number of measured guests.
     pub guests: u32,
     /// Number of further guests that have streams but are not measured.
-    pub beside: u32,
+    pub rivals: u32,
     /// Number of wires. Every guest has a stream over each of them.
     pub wires: u32,
     /// Number of streams of each guest's load.
@@ -67,7 +67,7 @@ impl Default for Topology {
         Self {
             mechanisms: Mechanisms::default(),
             guests: 1,
-            beside: 0,
+            rivals: 0,
             wires: 1,
             flows: 1,
             restarts: false,
@@ -79,7 +79,7 @@ impl Topology {
     /// Returns whether the machine has only one wire and one guest.
     #[must_use]
     pub const fn is_alone(&self) -> bool {
-        self.guests == 1 && self.beside == 0 && self.wires == 1
+        self.guests == 1 && self.rivals == 0 && self.wires == 1
     }
 }
 

@@ -91,7 +91,9 @@ impl Probe {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn mark(&mut self) -> anyhow::Result<Probed> {
-        Ok(serde_json::from_value(self.0.ask("mark", REPLY_TIMEOUT)?)?)
+        Ok(serde_json::from_value(
+            self.0.request("mark", REPLY_TIMEOUT)?,
+        )?)
     }
 
     /// Returns the one-way delays since the last call.
@@ -99,7 +101,9 @@ impl Probe {
     /// # Errors
     /// Returns an error if the process has exited.
     pub fn times(&mut self) -> anyhow::Result<ProbeTimes> {
-        Ok(serde_json::from_value(self.0.ask("times", REPLY_TIMEOUT)?)?)
+        Ok(serde_json::from_value(
+            self.0.request("times", REPLY_TIMEOUT)?,
+        )?)
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn ranks_of_few_and_many() {
+fn ranks_are_values_of_the_sample() {
     assert_eq!(ranks(&[3.0, 1.0, 2.0], [0.5, 1.0]), [2.0, 3.0]);
     assert_eq!(ranks(&[1.0], [0.5, 1.0]), [1.0, 1.0]);
     assert!(ranks(&[], [0.5, 1.0]).iter().all(|rank| rank.is_nan()));
@@ -276,7 +276,7 @@ fn a_ratio_beside_a_papers_effect() {
 }
 
 #[test]
-fn names_of_verdicts() {
+fn verdicts_have_stable_names() {
     let text = serde_json::to_string(&[
         ComparisonVerdict::SameSign,
         ComparisonVerdict::Equal,

@@ -2,11 +2,11 @@
 //! invalid calls and print.
 
 use abi::counted::Revocation;
-use abi::hypercall::{Create, OPS_MAX, Revoke};
+use abi::hypercall::{CreateGrantOp, OPS_MAX, RevokeOp};
 use abi::{ConnId, GrantRef, XenbusState};
 use runtime::call::Calls;
 use runtime::platform::{Platform, Wait, WakeSource};
-use runtime::start::{StartError, print_line, refused};
+use runtime::start::{StartError, print_line, rejected_error};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -30,7 +30,7 @@ pub(crate) fn connect(
         advance();
         waiter
             .sleep(WakeSource::All, Some(CHECK_INTERVAL_NS))
-            .map_err(|why| refused("epoll", why))?;
+            .map_err(|why| rejected_error("epoll", why))?;
     }
     Ok(())
 }
@@ -42,15 +42,15 @@ fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
 
 /// Grants pages through arbitrary tables and revokes them. Each call has the maximum number of
 /// pages.
-pub(crate) fn invalid_grants(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> Create) {
-    let creates: Vec<Create> = (0..OPS_MAX as u32).map(create).collect();
+pub(crate) fn invalid_grants(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> CreateGrantOp) {
+    let creates: Vec<CreateGrantOp> = (0..OPS_MAX as u32).map(create).collect();
     calls.borrow_mut().create_grants(&creates, &mut Vec::new());
-    let revoke = |create: &Create| Revoke {
+    let revoke = |create: &CreateGrantOp| RevokeOp {
         table: create.table,
         gref: GrantRef(create.index),
         how: Revocation::Force,
     };
-    let revokes: Vec<Revoke> = creates.iter().map(revoke).collect();
+    let revokes: Vec<RevokeOp> = creates.iter().map(revoke).collect();
     calls.borrow_mut().revoke_grants(&revokes, &mut Vec::new());
 }
 

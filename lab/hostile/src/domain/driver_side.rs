@@ -1,14 +1,14 @@
 //! A driver domain that attacks its guests and the monitor.
 
 use crate::common::{connect, flood, invalid_grants};
-use abi::hypercall::Create;
+use abi::hypercall::CreateGrantOp;
 use abi::{ConnId, Handle, PAGE, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;
 use driver::vifs::memory::{GuestMemory, VifSettings};
 use runtime::ledger::Ledger;
 use runtime::platform::{Platform, Wait};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, rejected_error};
 use shmem::Area;
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -34,7 +34,9 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         &config,
     );
     let mut ports: Vec<VifPort> = config.vifs.iter().map(|vif| port(vif, &shared)).collect();
-    platform.ready().map_err(|why| refused("ready", why))?;
+    platform
+        .ready()
+        .map_err(|why| rejected_error("ready", why))?;
     let conns: Vec<ConnId> = config.vifs.iter().map(|vif| ConnId(vif.conn)).collect();
     connect(&*platform, &waiter, &conns, || {
         ports.iter_mut().for_each(VifPort::advance);
@@ -44,7 +46,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         waiter.heartbeat();
         ports.iter_mut().for_each(VifPort::advance);
         overwrite(domain_memory.window, round);
-        invalid_grants(&calls, |n| Create {
+        invalid_grants(&calls, |n| CreateGrantOp {
             table: Handle(n.wrapping_add(round) % 64),
             index: n,
             frame: n,

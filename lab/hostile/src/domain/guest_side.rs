@@ -2,14 +2,14 @@
 
 use crate::common::{connect, flood, invalid_grants};
 use abi::counted::Revocation;
-use abi::hypercall::{Create, Revoke};
+use abi::hypercall::{CreateGrantOp, RevokeOp};
 use abi::{ConnId, Handle, XenbusState};
 use config::domain::GuestConfig;
 use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
 use runtime::platform::{ConnectRecord, Platform, Wait};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, rejected_error};
 use shmem::Area;
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -32,7 +32,9 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         config,
     } = started;
     let mut interfaces = interfaces(&domain_memory, &platform, &calls, &config)?;
-    platform.ready().map_err(|why| refused("ready", why))?;
+    platform
+        .ready()
+        .map_err(|why| rejected_error("ready", why))?;
     let conn = ConnId(0);
     connect(&*platform, &waiter, &[conn], || {
         interfaces.iter_mut().for_each(Interface::advance);
@@ -46,7 +48,7 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         if let Some(bell) = &bell {
             (0..RINGS).for_each(|_| bell.ring());
         }
-        invalid_grants(&calls, |n| Create {
+        invalid_grants(&calls, |n| CreateGrantOp {
             table: Handle(n.wrapping_add(round)),
             index: n.wrapping_mul(0x9e37_79b9),
             frame: n << (round % 24),
@@ -73,22 +75,22 @@ fn overwrite(frames: Area, round: u32) {
 
 /// Grants pages and revokes them.
 fn grant_and_revoke(calls: &Rc<RefCell<Calls>>, table: Handle) {
-    let create = |index| Create {
+    let create = |index| CreateGrantOp {
         table,
         index,
         frame: index,
         readonly: false,
         io: false,
     };
-    let ops: Vec<Create> = (0..GRANTS).map(create).collect();
+    let ops: Vec<CreateGrantOp> = (0..GRANTS).map(create).collect();
     let mut made = Vec::new();
     calls.borrow_mut().create_grants(&ops, &mut made);
-    let revoke = |gref| Revoke {
+    let revoke = |gref| RevokeOp {
         table,
         gref,
         how: Revocation::Force,
     };
-    let revokes: Vec<Revoke> = made.into_iter().flatten().map(revoke).collect();
+    let revokes: Vec<RevokeOp> = made.into_iter().flatten().map(revoke).collect();
     calls.borrow_mut().revoke_grants(&revokes, &mut Vec::new());
 }
 

@@ -43,7 +43,9 @@ fn attack(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
         .nics
         .first()
         .and_then(|nic| Target::of(nic, domain_memory.frames.span()));
-    let target = found.ok_or(StartError::Damaged("the first NIC is not a PCI device"))?;
+    let target = found.ok_or(StartError::BadStartInfo(
+        "the first NIC is not a PCI device",
+    ))?;
     driver::run(Started {
         domain_memory,
         platform,

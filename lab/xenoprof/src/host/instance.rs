@@ -126,7 +126,7 @@ impl ObservedInstance {
             };
             let stat = match self.instance.stat(name) {
                 Ok(stat) => stat,
-                Err(client::Error::Late { .. }) => {
+                Err(client::Error::TimedOut { .. }) => {
                     self.silent = true;
                     return;
                 }

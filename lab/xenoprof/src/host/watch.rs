@@ -129,7 +129,7 @@ impl Watch {
     }
 
     fn instances(&mut self, is_last: bool) {
-        for name in client::listed().unwrap_or_default() {
+        for name in client::listed_instances().unwrap_or_default() {
             if !self.found.contains_key(&name)
                 && let Ok(instance) = Instance::connect(&name)
                 && let Ok(status) = instance.status()
@@ -154,7 +154,7 @@ impl Watch {
                         found.read(is_last);
                     }
                 }
-                Err(client::Error::Late { .. }) => found.silent = true,
+                Err(client::Error::TimedOut { .. }) => found.silent = true,
                 // An exited domain keeps its last values.
                 Err(_) => {}
             }

@@ -2,7 +2,7 @@
 //! loses, repeats and refuses answers, and its domains and manager die at any point.
 
 use super::super::*;
-use abi::mailbox::Request;
+use abi::mailbox::MailboxRequest;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ struct Model {
     spec: BTreeMap<usize, Entry>,
     /// Connection numbers of the ports in the worker's description, by guest.
     served: BTreeMap<usize, u32>,
-    lives: BTreeMap<usize, Life>,
+    lives: BTreeMap<usize, Lifecycle>,
     /// The core's reports that the manager has received, by place.
     reported: BTreeMap<usize, (u16, Stage, bool)>,
     domains: BTreeMap<usize, Domain>,
@@ -122,7 +122,7 @@ impl Model {
         let mut model = Self::default();
         model
             .lives
-            .insert(WORKER, Life::new(WORKER, pause_ms(WORKER), 0));
+            .insert(WORKER, Lifecycle::new(WORKER, pause_ms(WORKER), 0));
         model.pass_quiet_time();
         assert!(model.lives[&WORKER].is_up());
         model
@@ -135,14 +135,15 @@ impl Model {
 
     fn release_calls(&self, place: usize) -> Vec<WorkerCall> {
         let conns = self.served.get(&place).into_iter();
-        let call = |conn: &u32| WorkerCall::new(WORKER, *conn, &Request::Detach { conn: *conn });
+        let call =
+            |conn: &u32| WorkerCall::new(WORKER, *conn, &MailboxRequest::Detach { conn: *conn });
         conns.map(|conn| call(conn).unwrap()).collect()
     }
 
     fn remove(&mut self, place: usize) {
         let calls = self.release_calls(place);
         if let Some(life) = self.lives.get_mut(&place)
-            && life.goal != Goal::Gone
+            && life.goal != Goal::Removed
         {
             self.spec.insert(place, Entry::Leaving);
             life.remove("detached", calls);
@@ -154,7 +155,7 @@ impl Model {
             Op::Pass(ms) => self.now += ms * MS,
             Op::Attach(place) if !self.spec.contains_key(&place) => {
                 self.spec.insert(place, Entry::Joining);
-                let life = Life::new(place, pause_ms(place), self.now);
+                let life = Lifecycle::new(place, pause_ms(place), self.now);
                 self.lives.insert(place, life);
             }
             Op::Attach(_) => {}
@@ -219,7 +220,7 @@ impl Model {
         for place in places {
             let stage = self.reported.get(&place).map(|(_, stage, _)| *stage);
             let (pause, known) = (pause_ms(place), Restarts::default());
-            let life = Life::resume(place, pause, known, stage, self.now);
+            let life = Lifecycle::resume(place, pause, known, stage, self.now);
             self.lives.insert(place, life);
             if matches!(self.spec.get(&place), Some(Entry::Joining | Entry::Leaving)) {
                 self.remove(place);
@@ -236,7 +237,7 @@ impl Model {
         for (place, domain) in &mut self.domains {
             domain.stage = match domain.stage {
                 Stage::Starting => Stage::Running,
-                Stage::Ending => Stage::Gone,
+                Stage::Ending => Stage::TornDown,
                 stage => stage,
             };
             if *place == WORKER && domain.stage == Stage::Running && !worker_runs {
@@ -348,7 +349,7 @@ impl Model {
         let stage = self.reported.get(&WORKER).map(|(_, stage, _)| *stage);
         let worker = match stage {
             Some(Stage::Running) => WorkerView::Running,
-            _ => WorkerView::Away,
+            _ => WorkerView::Restarting,
         };
         [(WORKER, worker)].into()
     }
@@ -375,7 +376,7 @@ impl Model {
         }
         let giving = life.giving.as_ref();
         if let Some(given) = giving.and_then(|it| self.given.remove(&it.token)) {
-            events.extend(life.gave(given, self.now));
+            events.extend(life.record_given(given, self.now));
         }
         for number in 0..life.calls.len() {
             let Some(token) = life.calls[number].token() else {
@@ -383,7 +384,7 @@ impl Model {
             };
             if let Some(reply) = self.replies.remove(&token) {
                 events.extend(life.replied(number, reply, self.now));
-                if life.calls[number].is_done() && life.goal == Goal::Gone {
+                if life.calls[number].is_done() && life.goal == Goal::Removed {
                     self.served.remove(&place);
                 }
             }
@@ -421,7 +422,7 @@ impl Model {
             }
             LifeAction::Open => drop(life.opened(Vec::new(), now)),
             LifeAction::Create => {
-                let is_free = domain.is_none_or(|domain| domain.stage == Stage::Gone);
+                let is_free = domain.is_none_or(|domain| domain.stage == Stage::TornDown);
                 assert!(is_free, "{place} has a domain");
                 self.ids += 1;
                 let domain = Domain {
@@ -442,8 +443,9 @@ impl Model {
                     assert!(self.connections.insert(place, conn).is_none());
                     self.served.insert(place, conn);
                     let vif = String::new();
-                    life.calls =
-                        vec![WorkerCall::new(WORKER, conn, &Request::Attach { vif }).unwrap()];
+                    life.calls = vec![
+                        WorkerCall::new(WORKER, conn, &MailboxRequest::Attach { vif }).unwrap(),
+                    ];
                 }
             }
             LifeAction::Give => {
@@ -464,7 +466,7 @@ impl Model {
                 life.started(now);
             }
             LifeAction::Call(number) => {
-                let attaches = life.goal != Goal::Gone;
+                let attaches = life.goal != Goal::Removed;
                 let call = &mut life.calls[number];
                 call.state = CallState::Sent(token);
                 let runs = self.domains[&WORKER].stage == Stage::Running;
@@ -479,17 +481,17 @@ impl Model {
             LifeAction::Drop(_) => panic!("the worker always restarts"),
             LifeAction::End => {
                 life.end = None;
-                life.put_off(now);
+                life.postpone(now);
                 match domain {
-                    Some(domain) if domain.stage == Stage::Built => domain.stage = Stage::Gone,
+                    Some(domain) if domain.stage == Stage::Built => domain.stage = Stage::TornDown,
                     _ => self.die(place),
                 }
             }
             LifeAction::Forget => {
                 let domain = domain.unwrap();
-                assert_eq!(domain.stage, Stage::Gone);
+                assert_eq!(domain.stage, Stage::TornDown);
                 let is_busy = domain.is_in_use;
-                life.forgot(is_busy, now);
+                life.record_forgotten(is_busy, now);
                 if !is_busy {
                     self.domains.remove(&place);
                     self.connections.remove(&place);
@@ -536,7 +538,7 @@ impl Model {
         let conns: BTreeSet<u32> = self.connections.values().copied().collect();
         assert_eq!(self.ports, conns, "ports");
         for (place, domain) in &self.domains {
-            let is_dead = pause_ms(*place).is_none() && domain.stage == Stage::Gone;
+            let is_dead = pause_ms(*place).is_none() && domain.stage == Stage::TornDown;
             let is_up = domain.stage == Stage::Running && domain.is_connected;
             assert!(is_up || is_dead, "{place}: {domain:?}");
             assert!(self.lives[place].is_settled(), "{place}");

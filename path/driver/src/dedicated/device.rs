@@ -13,7 +13,7 @@
 //! | any | down | no queue |
 
 use super::lending::{Lending, RETRY_INTERVAL_NS, UNSUITABLE};
-use abi::hypercall::Share;
+use abi::hypercall::ShareOp;
 use abi::{ConnId, GrantStatus, Handle, Slot};
 use config::domain::{DeviceQueueConfig, FRAME_EXTRA_BYTES};
 use nic::dma::{IoAddr, ReceivedBuffer, RemoteQueue};
@@ -47,7 +47,7 @@ pub struct GuestDeviceQueue {
     /// Interval of polling without a frame.
     retry_ns: u64,
     /// Reason why the guest cannot use the queue, as text.
-    trouble: String,
+    last_error: String,
 }
 
 impl GuestDeviceQueue {
@@ -70,7 +70,7 @@ impl GuestDeviceQueue {
             shared_on: None,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
             retry_ns: RETRY_INTERVAL_NS,
-            trouble: String::new(),
+            last_error: String::new(),
         }
     }
 
@@ -79,13 +79,13 @@ impl GuestDeviceQueue {
         self.table = Some(table).filter(|table| *table != Handle(0));
         self.shared_on = None;
         self.retry_ns = RETRY_INTERVAL_NS;
-        self.trouble.clear();
+        self.last_error.clear();
     }
 
     /// Returns the time at which the driver must poll the queue even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        let waits = self.table.is_some() && self.trouble.is_empty();
+        let waits = self.table.is_some() && self.last_error.is_empty();
         let starved = waits && self.queue.outstanding() == 0 && self.queue.is_up();
         starved.then(|| now_ns.saturating_add(self.retry_ns))
     }
@@ -97,7 +97,7 @@ impl GuestDeviceQueue {
         json!({
             "state": if self.queue.is_started() { "open" } else { "waiting" },
             "lent": self.queue.outstanding(),
-            "trouble": self.trouble,
+            "trouble": self.last_error,
             "device": {
                 "rx_io_error": counters.io_error,
                 "rx_malformed": counters.malformed,
@@ -114,7 +114,7 @@ impl GuestDeviceQueue {
             return;
         }
         let Self { queue, config, .. } = self;
-        let size = (queue.outstanding(), queue.room());
+        let size = (queue.outstanding(), queue.free_entries());
         let lent = self.lending.lend(netback, size, |buffer| {
             let page = IoAddr::of_page(config.first_slot.saturating_add(buffer.entry));
             let (id, span) = (buffer.id, buffer.span);
@@ -135,7 +135,7 @@ impl GuestDeviceQueue {
         {
             self.shared_on = None;
             self.retry_ns = RETRY_INTERVAL_NS;
-            self.trouble.clear();
+            self.last_error.clear();
         }
         self.queue
             .sync_link(|id| netback.return_buffer(id, Returned::Unused));
@@ -144,7 +144,7 @@ impl GuestDeviceQueue {
     /// Starts the queue if the guest and the device are ready. Returns whether it has started the
     /// queue.
     fn start<G: GrantMechanism>(&mut self, netback: &Netback<G>) -> bool {
-        let Some(table) = self.table.filter(|_| self.trouble.is_empty()) else {
+        let Some(table) = self.table.filter(|_| self.last_error.is_empty()) else {
             return false;
         };
         if !self.queue.is_ready() {
@@ -171,14 +171,14 @@ impl GuestDeviceQueue {
     }
 
     fn fail(&mut self, why: &str) {
-        why.clone_into(&mut self.trouble);
+        why.clone_into(&mut self.last_error);
         print_line(format_args!("dedicated queue {}: {why}", self.config.queue));
     }
 
     /// Requests that the monitor map the guest's pages that are granted for I/O in the device's
     /// window.
     fn share(&self, table: Handle) -> Result<(), GrantStatus> {
-        self.calls.borrow_mut().share_table(&Share {
+        self.calls.borrow_mut().share_table(&ShareOp {
             table,
             conn: ConnId(self.config.conn),
             first: Slot(self.config.first_slot),

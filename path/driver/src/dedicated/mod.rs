@@ -49,7 +49,7 @@ impl DedicatedReceiver {
     /// received buffers.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let InPlacePorts { nic, guest } = self.ports;
-        let fast = SmallFrames::are_allowed(switch, nic);
+        let fast = SmallFrames::may_take_fast_path(switch, nic);
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {
             return 0;
         };

@@ -36,7 +36,7 @@ pub(super) struct SmallDelivery {
 
 impl SmallFrames {
     /// Returns whether frames of a NIC may take the fast path.
-    pub(super) fn are_allowed(switch: &Switch, nic: usize) -> bool {
+    pub(super) fn may_take_fast_path(switch: &Switch, nic: usize) -> bool {
         !switch.trace.is_wanted() && !switch.capture.is_on() && switch.bridge.ignores_packets(nic)
     }
 

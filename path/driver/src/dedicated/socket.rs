@@ -38,7 +38,7 @@ mod tests;
 enum QueueState {
     Waiting,
     Open,
-    Over,
+    Ended,
 }
 
 /// A guest's dedicated queue of an AF_XDP wire.
@@ -46,7 +46,7 @@ enum QueueState {
 pub struct SocketQueue {
     config: DedicatedQueueConfig,
     platform: Rc<dyn Platform>,
-    /// The data path; `None` in [`QueueState::Over`].
+    /// The data path; `None` in [`QueueState::Ended`].
     queue: Option<DedicatedXdpQueue>,
     state: QueueState,
     /// Number of contiguous bytes that a frame needs.
@@ -56,7 +56,7 @@ pub struct SocketQueue {
     /// when the queue ends.
     denied: Vec<(u32, Count)>,
     /// Reason why the guest cannot use the queue, as text.
-    trouble: String,
+    last_error: String,
 }
 
 impl SocketQueue {
@@ -89,7 +89,7 @@ impl SocketQueue {
             platform,
             &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
         );
-        let queue = DedicatedXdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
+        let queue = DedicatedXdpQueue::new(parts, kernel).ok_or(StartError::BadStartInfo(
             "the rings of a guest's dedicated queue do not fit their place",
         ))?;
         Ok(Self {
@@ -100,7 +100,7 @@ impl SocketQueue {
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
             lending: Lending::new(chunks),
             denied: Vec::new(),
-            trouble: String::new(),
+            last_error: String::new(),
         })
     }
 
@@ -146,7 +146,8 @@ impl SocketQueue {
         // After the answer, the kernel denies no frames, and the bridge applies the rules instead.
         let (device, requests) = (self.config.device, XdpControl::Stop.encode());
         if let Err(why) = self.platform.device_control(device, requests) {
-            self.trouble = format!("the last frames that the kernel denied are not counted: {why}");
+            self.last_error =
+                format!("the last frames that the kernel denied are not counted: {why}");
         }
         self.denied = self.read_denied();
     }
@@ -168,7 +169,7 @@ impl SocketQueue {
         let state = match self.state {
             QueueState::Waiting => "waiting",
             QueueState::Open => "open",
-            QueueState::Over => "over",
+            QueueState::Ended => "over",
         };
         let counters = self.queue.as_ref().map(DedicatedXdpQueue::counters);
         let counters: serde_json::Map<_, _> = counters
@@ -179,7 +180,7 @@ impl SocketQueue {
         json!({
             "state": state,
             "lent": self.queue.as_ref().map_or(0, DedicatedXdpQueue::outstanding),
-            "trouble": self.trouble,
+            "trouble": self.last_error,
             "device": counters,
         })
     }
@@ -187,13 +188,13 @@ impl SocketQueue {
     /// Lends the guest's posted buffers to the kernel. Opens the queue once the kernel has at least
     /// one of them.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
-        if self.state == QueueState::Over
+        if self.state == QueueState::Ended
             || self.state == QueueState::Waiting && !self.may_open(netback)
         {
             return;
         }
         let Some(queue) = &mut self.queue else { return };
-        let (config, size) = (&self.config, (queue.outstanding(), queue.room()));
+        let (config, size) = (&self.config, (queue.outstanding(), queue.free_entries()));
         let lent = self.lending.lend(netback, size, |buffer| {
             let (id, span) = (buffer.id, buffer.span);
             let place = chunk(config, buffer.frame, buffer.offset);
@@ -210,11 +211,11 @@ impl SocketQueue {
 
     fn may_open<G: GrantMechanism>(&mut self, netback: &Netback<G>) -> bool {
         let may = netback.can_post_to_device(self.frame_bytes);
-        if !may && self.trouble.is_empty() {
-            self.trouble = UNSUITABLE.into();
+        if !may && self.last_error.is_empty() {
+            self.last_error = UNSUITABLE.into();
             runtime::start::print_line(format_args!(
                 "dedicated queue, device {}: {}",
-                self.config.device, self.trouble
+                self.config.device, self.last_error
             ));
         }
         may
@@ -224,7 +225,7 @@ impl SocketQueue {
         let requests = XdpControl::Enable.encode();
         match self.platform.device_control(self.config.device, requests) {
             Ok(_) => self.state = QueueState::Open,
-            Err(why) => self.trouble = format!("the monitor does not steer frames to it: {why}"),
+            Err(why) => self.last_error = format!("the monitor does not steer frames to it: {why}"),
         }
     }
 
@@ -251,11 +252,11 @@ impl SocketQueue {
         self.read_final_denied();
         // Dropping the queue closes the descriptor, which the monitor requires.
         self.queue = None;
-        self.state = QueueState::Over;
+        self.state = QueueState::Ended;
         let ended = self.platform.end(self.config.device);
         if let Err(why) = ended {
             // The monitor then revokes the pages from the kernel one by one.
-            self.trouble = format!("the queue did not end: {why}");
+            self.last_error = format!("the queue did not end: {why}");
         }
     }
 }

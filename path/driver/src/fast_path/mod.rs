@@ -88,7 +88,7 @@ impl FastPath {
         }
         if taken.requests > 0 {
             if let Some(vif) = switch.ports.vif_mut(in_port) {
-                vif.done(&switch.ledger);
+                vif.release_taken(&switch.ledger);
             }
             switch.dirty.mark(in_port);
         }

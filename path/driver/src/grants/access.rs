@@ -2,7 +2,7 @@
 //! pages, and copies to mapped pages.
 
 use abi::{DomId, GrantStatus, Slot};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::{Frame, SmallFrame};
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
@@ -31,7 +31,7 @@ pub struct GranterWindow {
 
 /// Returns a range within `page`, or an error if the page is inaccessible or too short.
 #[inline]
-pub fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> {
+pub fn page_range(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> {
     let page = page.ok_or(GrantStatus::BadRef)?;
     page.sub(usize::from(offset), usize::from(len))
         .ok_or(GrantStatus::BadCopyArg)
@@ -39,8 +39,8 @@ pub fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStat
 
 /// Prefetches the start of a copy's destination. The processor's prefetcher fetches the rest.
 #[inline]
-pub fn fetch_start(dst: Span) {
-    dst.take(HOT).prefetch_write();
+pub fn prefetch_destination(dst: Span) {
+    dst.take(SNAPSHOT_MIN).prefetch_write();
 }
 
 /// Copies one piece to a page that is mapped at `dst`.
@@ -75,9 +75,9 @@ pub fn fetch_and_copy_small_frames(
     small: &[SmallFrame],
     pick: &[u32],
 ) {
-    ledger.at(Hop::Copy, || {
+    ledger.charge_to(Hop::Copy, || {
         let places = accesses.iter().filter_map(|access| access.result.ok());
-        places.for_each(fetch_start);
+        places.for_each(prefetch_destination);
         copy_small_frames(accesses, small, pick);
     });
 }

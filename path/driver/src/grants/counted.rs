@@ -3,11 +3,11 @@
 //! unchecked grants, which neither count nor check uses: the difference in speed is the cost of
 //! counting.
 
-use super::access::{GranterWindow, copy_small_frames, copy_to, fetch_start};
+use super::access::{GranterWindow, copy_small_frames, copy_to, prefetch_destination};
 use abi::counted::{Translation, status_bytes, translation_bytes};
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::{Frame, SmallFrame};
 use runtime::call::OwnTable;
 use runtime::ledger::Hop;
@@ -44,7 +44,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     #[inline]
     fn permits(&self, gref: GrantRef, write: bool) -> bool {
         self.words(gref)
-            .is_some_and(|words| grant_use::holds(words.translation, gref, write))
+            .is_some_and(|words| grant_use::still_permits(words.translation, gref, write))
     }
 
     /// Begins a batch. Returns the number of announced revocations, for
@@ -65,7 +65,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
             return true;
         }
         grant_use::full_fence();
-        grant_use::undisturbed(self.entries.announcements, before)
+        grant_use::is_unchanged(self.entries.announcements, before)
     }
 
     /// Returns the range of an access, in the page of its entry.
@@ -173,14 +173,14 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     }
 
     fn at_grant<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.guest.ledger.at(Hop::Grant, act)
+        self.guest.ledger.charge_to(Hop::Grant, act)
     }
 }
 
 /// The grant mechanism for one guest. Dropping it ends all of its uses.
 ///
 /// Without `COUNTED`, the mechanism checks nothing, and counts only the uses of
-/// [kept](CountedGrants::keep) pages. An access to an ungranted page then faults, and the monitor
+/// [kept](CountedGrants::pin) pages. An access to an ungranted page then faults, and the monitor
 /// can revoke a granted page only by force.
 #[derive(Debug)]
 pub struct CountedGrants<const COUNTED: bool> {
@@ -218,7 +218,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         let first = guest.first.0 as usize * PAGE;
         let pages = guest.window.at(first, entries as usize * PAGE);
         let pages = pages.ok_or(GrantStatus::BadSlot)?;
-        guest.calls.borrow_mut().bind_table(&Bind {
+        guest.calls.borrow_mut().bind_table(&BindOp {
             granter: guest.domain,
             table: handle,
             first: guest.first,
@@ -243,11 +243,11 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     ///
     /// # Errors
     /// Returns `BadRef` if the page is not granted, or is granted read-only.
-    pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
+    pub fn pin(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         self.keep_page(gref, |_| ())
     }
 
-    /// Like [`CountedGrants::keep`], but calls `claimed` between counting the use and checking the
+    /// Like [`CountedGrants::pin`], but calls `claimed` between counting the use and checking the
     /// entry again.
     fn keep_page(
         &mut self,
@@ -351,7 +351,7 @@ impl<const COUNTED: bool> Drop for CountedGrants<COUNTED> {
 impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let Self { table, reading, .. } = self;
-        let fetch = |span: Span| span.take(HOT).prefetch();
+        let fetch = |span: Span| span.take(SNAPSHOT_MIN).prefetch();
         table.at_grant(|| table.begin(accesses, false, reading, fetch));
     }
 
@@ -383,7 +383,7 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
-        table.begin(accesses, true, writing, fetch_start);
+        table.begin(accesses, true, writing, prefetch_destination);
         ledger.enter(Hop::Copy);
         copy_small_frames(accesses, small, pick);
         ledger.enter(Hop::Grant);
@@ -403,7 +403,7 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
-        self.copy_out(copies, frames, fetch_start);
+        self.copy_out(copies, frames, prefetch_destination);
     }
 }
 

@@ -8,4 +8,6 @@
 mod access;
 pub mod counted;
 
-pub use access::{GranterWindow, copy_to, fetch_and_copy_small_frames, fetch_start, part};
+pub use access::{
+    GranterWindow, copy_to, fetch_and_copy_small_frames, page_range, prefetch_destination,
+};

@@ -1,7 +1,7 @@
 use super::*;
 use config::lro::{AggregateDelivery, FlushConfig, Placement};
 use nic::{Buffers, TxReport};
-use runtime::lro::Side;
+use runtime::lro::LroSide;
 use runtime::testing::{config, packet, payloads};
 use shmem::Area;
 use std::cell::RefCell;
@@ -50,7 +50,7 @@ impl Rig {
         let wire = Rc::new(RefCell::default());
         let nic = Box::new(Wire(Rc::clone(&wire)));
         let pool = Pool::new(Area::anonymous(BUFFERS * 2048).unwrap(), 2048);
-        let merger = LroStage::new(Side::Physical, lro, BUFFERS / 2);
+        let merger = LroStage::new(LroSide::Physical, lro, BUFFERS / 2);
         let area = Area::anonymous(4 << 16).unwrap();
         let linear = Linearizer::new(area, 1 << 16, lro.backend);
         Self {
@@ -74,7 +74,7 @@ impl Rig {
         self.port.take(now_ns, 64, &mut self.frames, &self.ledger);
         let bytes = payloads(&self.frames).len();
         let sent = (bytes / runtime::testing::PAYLOAD, self.frames.len());
-        self.port.done(&mut self.frames, &self.ledger);
+        self.port.release_taken(&mut self.frames, &self.ledger);
         sent
     }
 }

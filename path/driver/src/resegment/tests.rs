@@ -49,7 +49,7 @@ fn fitting_frames_are_delivered_whole() {
     let frames = [aggregate(&memory, 40), aggregate(&memory, 2)];
     let lengths = vec![54 + 40 * SIZE, 54 + 2 * SIZE];
     assert_eq!(deliver(&mut resegmenter, &mut rig, &frames), (lengths, 0));
-    assert_eq!(resegmenter.split, 0);
+    assert_eq!(resegmenter.resegmented_frames, 0);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn aggregate_is_split_to_the_posted_buffers() {
     let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 21 * SIZE]);
     assert_eq!(
-        (lost, resegmenter.split),
+        (lost, resegmenter.resegmented_frames),
         (19, 2),
         "losses are counted in packets"
     );
@@ -81,7 +81,7 @@ fn aggregate_is_split_at_the_slot_limit() {
     let mut resegmenter = Resegmenter::default();
     let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 25 * SIZE, 54 + 15 * SIZE]);
-    assert_eq!((lost, resegmenter.split), (0, 2));
+    assert_eq!((lost, resegmenter.resegmented_frames), (0, 2));
 }
 
 #[test]

@@ -7,13 +7,13 @@ use config::domain::{
 };
 use config::domain::{ModerationConfig, VmqConfig};
 use nic::dma::SoftNic;
-use nic::dma::soft::{Interrupts, SoftSetup};
+use nic::dma::soft::{InterruptModeration, SoftSetup};
 use nic::sim::SimCable;
 use nic::{Buffers, Caps, Checksum, Frame, Nic, Piece, Pool, TxReport};
 use serde_json::Value;
 use shmem::{Area, Span};
 use stack::StackEndpoint;
-use stack::cable::carry;
+use stack::cable::forward_batch;
 use std::net::SocketAddr;
 
 const MTU: usize = 1500;
@@ -111,7 +111,7 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
         entries: 256,
         queues: 0,
         mtu: MTU,
-        interrupts: Interrupts {
+        interrupts: InterruptModeration {
             delay_ns: 100_000,
             frames: 32,
         },
@@ -133,7 +133,7 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
     for step in 0..60_000 {
         let now_ns = step * STEP_NS;
         let nic_buffers = &mut pool_of_nic;
-        carry(
+        forward_batch(
             &mut wire,
             &mut guest,
             now_ns,
@@ -142,7 +142,7 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
             &mut pick,
         );
         let of_guest = &mut pool_of_guest;
-        carry(
+        forward_batch(
             &mut guest,
             &mut wire,
             now_ns,
@@ -216,7 +216,7 @@ fn config_reserves_exact_pages_for_rings() {
             entries: descriptors,
             queues: queues as usize,
             mtu: mtu as usize,
-            interrupts: Interrupts::default(),
+            interrupts: InterruptModeration::default(),
         };
         assert_eq!(config.ring_pages() as usize * abi::PAGE, setup.bytes());
     }

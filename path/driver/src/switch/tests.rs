@@ -169,7 +169,7 @@ fn attack_23_interface_closed_mid_batch() {
     machine.guests[1].raw_rx().set_req_prod(u32::MAX);
     assert_eq!(machine.forward_from(0).packets, 3);
     assert_eq!(machine.port(1).state(), XenbusState::Closed);
-    assert!(!machine.port(1).trouble.is_empty());
+    assert!(!machine.port(1).last_error.is_empty());
     assert_eq!(
         machine.received(2),
         [bytes.clone(), bytes.clone(), bytes.clone()]
@@ -191,7 +191,7 @@ fn attack_23_interface_closed_mid_batch() {
     machine.guests[2].raw_rx().set_req_prod(u32::MAX);
     machine.switch.forward(2, 0, &mut frames);
     let port = machine.switch.ports.get_mut(2).unwrap();
-    port.done(&mut frames, &machine.switch.ledger);
+    port.release_taken(&mut frames, &machine.switch.ledger);
     machine.publish();
     assert_eq!(machine.received(0), [bytes_of(2)]);
 }

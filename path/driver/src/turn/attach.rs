@@ -42,7 +42,7 @@ impl<W: Wait> Driver<W> {
     pub(crate) fn advance(&mut self) {
         let Self { waiter, switch, .. } = self;
         for vif in switch.ports.vifs_mut() {
-            if waiter.has_changed(vif.conn()) || !vif.trouble.is_empty() {
+            if waiter.has_changed(vif.conn()) || !vif.last_error.is_empty() {
                 vif.advance();
             }
         }
@@ -132,7 +132,7 @@ impl<W: Wait> Driver<W> {
             return Err(format!("{} has a dedicated queue of a NIC", vif.name));
         }
         self.update_flow_table(number, &vif.rules, vif_identity(&vif))?;
-        let rules = firewall::rules(&vif.rules);
+        let rules = firewall::bridge_rules(&vif.rules);
         self.switch.bridge.set_rules(number, &rules);
         self.fairness.insert(number, &vif);
         for queues in &mut self.queues {
@@ -140,7 +140,7 @@ impl<W: Wait> Driver<W> {
         }
         if let Some(port) = self.switch.ports.vif_mut(number) {
             port.egress.set(vif.to_guest.as_ref());
-            port.common.rule_names = firewall::names(&vif.rules);
+            port.common.rule_names = firewall::rule_names(&vif.rules);
         }
         Ok(json!({ "changed": vif.conn }))
     }

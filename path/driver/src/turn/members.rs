@@ -27,7 +27,7 @@ impl<W: Wait> Driver<W> {
         let guarded = bridge::PortConfig {
             addresses: nic.addresses.clone(),
             gateways: nic.gateways.clone(),
-            rules: firewall::rules(&nic.rules),
+            rules: firewall::bridge_rules(&nic.rules),
             ..bridge::PortConfig::nic()
         };
         let rules = (&nic.rules[..], flow_memory::nic_identity(nic));
@@ -76,12 +76,12 @@ impl<W: Wait> Driver<W> {
         let Some(vif) = self.switch.ports.vif_mut(ports.guest) else {
             return;
         };
-        let denying = firewall::denying(wire, guest);
+        let denying = firewall::kernel_deny_rules(wire, guest);
         for rule in &denying {
             queue.count_denied(rule.number);
         }
         vif.queue = Some(queue);
-        self.switch.firewall.add_denying(&denying);
+        self.switch.firewall.add_deny_rules(&denying);
         let receiver = DedicatedReceiver::new(ports, &self.settings.lro);
         self.dedicated.push(receiver);
     }
@@ -141,7 +141,7 @@ impl<W: Wait> Driver<W> {
         guarded: &bridge::PortConfig,
         (rules, identity): (&[FirewallRule], u64),
     ) -> Result<usize, String> {
-        port.common_and_gateways().0.rule_names = firewall::names(rules);
+        port.common_and_gateways().0.rule_names = firewall::rule_names(rules);
         let number = self.switch.add(port, guarded)?;
         if let Err(why) = self.update_flow_table(number, rules, identity) {
             self.switch.remove(number, shmem::time::monotonic_ns());

@@ -7,7 +7,7 @@ use crate::egress_queue::{PostedBuffers, Queued};
 use crate::resegment::slots_for;
 use net::packet::segment::packets;
 use net::queue::Cause;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use vif::netback::{DeliveryReport, Netback, SmallFramesTaken};
@@ -18,10 +18,10 @@ const HEADERS_MIN: usize = 54;
 
 impl VifPort {
     /// Takes at most `budget` frames that the guest has sent. The port owns them until
-    /// [`VifPort::done`].
+    /// [`VifPort::release_taken`].
     pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let Some(link) = &mut self.link else { return 0 };
-        let taken = ledger.at(Hop::Netback, || {
+        let taken = ledger.charge_to(Hop::Netback, || {
             link.queues.next_sender().from_guest(budget, out)
         });
         match taken {
@@ -75,9 +75,9 @@ impl VifPort {
     }
 
     /// Answers the requests of the taken frames.
-    pub fn done(&mut self, ledger: &Ledger) {
+    pub fn release_taken(&mut self, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
-            ledger.at(Hop::Netback, || link.queues.last_sender().from_guest_done());
+            ledger.charge_to(Hop::Netback, || link.queues.last_sender().from_guest_done());
             self.touched = true;
         }
     }
@@ -91,7 +91,7 @@ impl VifPort {
         let resegmenter = &mut self.resegmenter;
         let to_queue =
             |queue: &mut GuestNetback, own: &[u32]| resegmenter.to_guest(queue, frames, own);
-        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
+        let report = ledger.charge_to(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
         self.delivered(&report);
     }
 
@@ -113,7 +113,7 @@ impl VifPort {
             rest.extend(own.iter().skip(handled));
             report
         };
-        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
+        let report = ledger.charge_to(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
         self.delivered(&report);
     }
 
@@ -228,10 +228,10 @@ impl VifPort {
     }
 
     /// Returns whether the guest is so short of receive buffers that it must be notified now.
-    pub fn is_short(&mut self) -> bool {
+    pub fn is_short_of_buffers(&mut self) -> bool {
         self.link
             .as_mut()
-            .is_some_and(|link| link.queues.iter_mut().any(Netback::is_short))
+            .is_some_and(|link| link.queues.iter_mut().any(Netback::is_short_of_buffers))
     }
 
     /// Notifies the guest of published rings if it has requested notifications.
@@ -316,7 +316,7 @@ impl PostedRoom<'_> {
     /// unchanged.
     fn slots_of_packet(&self, frame: &Frame) -> Option<u32> {
         let gso = frame.offload.gso.filter(|_| !self.caps.takes(frame))?;
-        let bytes = usize::from(gso.size) + SNAPSHOT;
+        let bytes = usize::from(gso.size) + SNAPSHOT_MAX;
         Some(self.netback.slots_for_bytes(bytes))
     }
 }
@@ -341,7 +341,7 @@ impl PostedBuffers for PostedRoom<'_> {
                 packets => packets.saturating_mul(size) + HEADERS_MIN,
             },
             None => match self.netback.bytes_for(self.free) {
-                bytes if bytes < SNAPSHOT + size => 0,
+                bytes if bytes < SNAPSHOT_MAX + size => 0,
                 bytes => bytes,
             },
         }

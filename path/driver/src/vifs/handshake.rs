@@ -44,7 +44,7 @@ impl VifPort {
                         let body = self.record().encode();
                         self.set(S::Connected, &body);
                     }
-                    Err(trouble) => self.close(&trouble),
+                    Err(error) => self.close(&error),
                 },
                 // The state Initialising means that the guest has closed and restarted the
                 // handshake since the last check.
@@ -68,7 +68,7 @@ impl VifPort {
     fn set(&mut self, state: XenbusState, record: &ConnectRecord) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
-            Err(error) => self.trouble = format!("the monitor rejects state {state:?}: {error}"),
+            Err(error) => self.last_error = format!("the monitor rejects state {state:?}: {error}"),
         }
     }
 
@@ -145,13 +145,13 @@ impl VifPort {
         if let Some(groups) = groups {
             queues
                 .iter_mut()
-                .for_each(|queue| queue.offer_groups(groups));
+                .for_each(|queue| queue.offer_multicast_filter(groups));
         }
         self.link = Some(ConnectedVif { queues, held });
         if let Some(queue) = &mut self.queue {
             queue.connected(front.table);
         }
-        self.trouble.clear();
+        self.last_error.clear();
         Ok(())
     }
 
@@ -166,12 +166,12 @@ impl VifPort {
         }
         match self.state {
             XenbusState::Closed => Ok(()),
-            _ => Err(self.trouble.clone()),
+            _ => Err(self.last_error.clone()),
         }
     }
 
-    /// Closes the link, in any state, and logs `trouble` unless it is empty.
-    pub(super) fn close(&mut self, trouble: &str) {
+    /// Closes the link, in any state, and logs `error` unless it is empty.
+    pub(super) fn close(&mut self, error: &str) {
         if let Some(link) = self.link.take() {
             // The dedicated queue ends first, because its pages must return to the guest.
             if let Some(queue) = &mut self.queue {
@@ -181,9 +181,9 @@ impl VifPort {
             link.queues.end();
             drop(link.held);
         }
-        if !trouble.is_empty() {
-            trouble.clone_into(&mut self.trouble);
-            runtime::start::print_line(format_args!("{}: {trouble}", self.name));
+        if !error.is_empty() {
+            error.clone_into(&mut self.last_error);
+            runtime::start::print_line(format_args!("{}: {error}", self.name));
         }
         self.set(XenbusState::Closed, &NO_RECORD);
     }

@@ -40,7 +40,7 @@ impl Hashing {
     /// Opens the configuration in `memory`. Memory for a new configuration must be zeroed; this
     /// domain then selects the queue.
     #[must_use]
-    pub const fn over(memory: Span) -> Self {
+    pub const fn in_memory(memory: Span) -> Self {
         Self(memory)
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     fn hashing() -> Hashing {
         let memory = Area::anonymous(abi::PAGE).unwrap().span();
-        Hashing::over(memory.sub(0, Hashing::BYTES).unwrap())
+        Hashing::in_memory(memory.sub(0, Hashing::BYTES).unwrap())
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
         assert!(hashing.queue(&header, 4).is_some());
         hashing.set_on(false);
         assert_eq!(hashing.queue(&header, 4), None);
-        assert_eq!(Hashing::over(Span::EMPTY).queue(&header, 4), None);
+        assert_eq!(Hashing::in_memory(Span::EMPTY).queue(&header, 4), None);
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl GuestMemory {
     ) -> Result<OpenedMemory, String> {
         let mut grants = CountedGrants::<COUNTED>::bind(guest, front.table, self.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
-        let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
+        let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.pin(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
         Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
     }

@@ -48,7 +48,7 @@ pub struct VifPort {
     /// The egress queue to the guest, with its rate limit.
     pub egress: EgressQueue,
     /// Reason why the last connection ended or failed, as text; empty without an error.
-    pub trouble: String,
+    pub last_error: String,
     conn: ConnId,
     mac: [u8; 6],
     platform: Rc<dyn Platform>,
@@ -115,7 +115,7 @@ impl VifPort {
             forwards: vif.forwards,
             not_connected: 0,
             egress,
-            trouble: String::new(),
+            last_error: String::new(),
             conn: ConnId(vif.conn),
             mac: vif.mac,
             platform,
@@ -158,7 +158,7 @@ impl VifPort {
 
     /// Returns whether the guest is not connected yet, but may connect.
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
+    pub fn may_connect(&self) -> bool {
         self.state != XenbusState::Connected && !self.is_abandoned
     }
 
@@ -175,8 +175,8 @@ impl VifPort {
     /// Returns the number of frames made by splitting larger frames that exceeded the guest's
     /// receive credit.
     #[must_use]
-    pub fn split(&self) -> u64 {
-        self.resegmenter.split
+    pub fn resegmented_frames(&self) -> u64 {
+        self.resegmenter.resegmented_frames
     }
 
     /// Returns the guest's capabilities, or `None` while it is not connected.

@@ -268,7 +268,7 @@ mod tests {
     fn netif_29_guest_selects_the_queue_of_a_flow() {
         let (_rigs, mut queues) = guest();
         let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
-        let choice = Hashing::over(memory);
+        let choice = Hashing::in_memory(memory);
         queues.hashing = Some(choice);
         let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &vif::testing::ipv4_tcp(100, 1), 154)];

@@ -38,7 +38,7 @@ pub struct Assignment {
     next_ns: u64,
     given: u64,
     taken_back: u64,
-    trouble: String,
+    last_error: String,
 }
 
 /// The way in which frames from a NIC reach a guest's pages.
@@ -69,7 +69,7 @@ impl Arrival {
 
 /// Returns whether any rule applies to frames in this direction.
 fn has_rule_for(rules: &[FirewallRule], direction: rule::RuleDirection) -> bool {
-    rules.iter().any(|rule| rule.is_for(direction))
+    rules.iter().any(|rule| rule.applies_to(direction))
 }
 
 /// The demand of a guest that may get a queue.
@@ -125,7 +125,7 @@ impl Assignment {
             next_ns: 0,
             given: 0,
             taken_back: 0,
-            trouble: String::new(),
+            last_error: String::new(),
         })
     }
 
@@ -196,7 +196,7 @@ impl Assignment {
             given_ns: 0,
         }));
         if let Err(error) = vmq.recover() {
-            self.report_trouble(ports, error);
+            self.report_error(ports, error);
         }
     }
 
@@ -233,7 +233,7 @@ impl Assignment {
             "queues": assigned.collect::<Vec<_>>(),
             "given": self.given,
             "taken_back": self.taken_back,
-            "trouble": self.trouble,
+            "trouble": self.last_error,
         })
     }
 
@@ -270,7 +270,7 @@ impl Assignment {
                 .port
                 .is_some_and(|port| self.can_have_queue(ports, port, caps));
             if !is_usable && let Err(error) = self.revoke(ports, assigned.queue) {
-                self.report_trouble(ports, error);
+                self.report_error(ports, error);
             }
         }
         let vmq = ports.nic_mut(self.nic).and_then(NicPort::vmq);
@@ -283,7 +283,7 @@ impl Assignment {
                 Ok(()) => free -= 1,
                 // A queue that drains may still receive frames for the MAC.
                 Err(VmqError::MacTaken) => {}
-                Err(error) => return self.report_trouble(ports, error),
+                Err(error) => return self.report_error(ports, error),
             }
         }
         // The guest with the fewest frames loses its queue first.
@@ -297,7 +297,7 @@ impl Assignment {
             if candidates.next_if(needed_more).is_some()
                 && let Err(error) = self.revoke(ports, assigned.queue)
             {
-                return self.report_trouble(ports, error);
+                return self.report_error(ports, error);
             }
         }
     }
@@ -418,7 +418,7 @@ impl Assignment {
         if let Some(queue) = queue
             && let Err(error) = self.revoke(ports, queue)
         {
-            self.report_trouble(ports, error);
+            self.report_error(ports, error);
         }
     }
 
@@ -441,14 +441,12 @@ impl Assignment {
 
     /// Logs an error, unless it is the same as the last one. The next assignment retries the
     /// operation.
-    fn report_trouble(&mut self, ports: &BridgePorts, error: VmqError) {
-        let trouble = error.to_string();
-        if trouble != self.trouble {
+    fn report_error(&mut self, ports: &BridgePorts, error: VmqError) {
+        let text = error.to_string();
+        if text != self.last_error {
             let nic = ports.name(self.nic).unwrap_or("");
-            runtime::start::print_line(format_args!(
-                "{nic}: dedicated queue of a guest: {trouble}"
-            ));
-            self.trouble = trouble;
+            runtime::start::print_line(format_args!("{nic}: dedicated queue of a guest: {text}"));
+            self.last_error = text;
         }
     }
 }

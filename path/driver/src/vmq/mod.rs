@@ -5,9 +5,10 @@
 //!
 //! | phase | frames for the guest's MAC use | the driver reads the queue into |
 //! |---|---|---|
-//! | joining | the queue; older frames are in the shared queue | nothing: it reads the older frames first |
-//! | active | the queue | the guest's posted pages, or its own buffers if the guest has posted none |
-//! | leaving | the shared queue; older frames are in the queue | its own buffers, and forwards the frames like frames of the shared queue |
+//! | joining | the queue; older frames are in the shared queue | nothing: it reads the older frames
+//! first | | active | the queue | the guest's posted pages, or its own buffers if the guest has
+//! posted none | | leaving | the shared queue; older frames are in the queue | its own buffers, and
+//! forwards the frames like frames of the shared queue |
 //! | free | | |
 //!
 //! A queue becomes free, and can be assigned to another guest, when the NIC reports that it cannot
@@ -126,7 +127,7 @@ impl NicQueues {
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let Self { assignment, .. } = self;
         if assignment.is_due(now_ns) {
-            switch.ledger.at(Hop::Control, || {
+            switch.ledger.charge_to(Hop::Control, || {
                 assignment.rebalance(&mut switch.ports, now_ns, budget);
             });
         }
@@ -188,7 +189,7 @@ impl NicQueues {
         let mut posting = BatchPosting::new(netback, pool, bytes, frames, &mut self.bounced);
         let polled = switch
             .ledger
-            .at(Hop::Nic, || vmq.poll(queue, now_ns, budget, &mut posting));
+            .charge_to(Hop::Nic, || vmq.poll(queue, now_ns, budget, &mut posting));
         let frames = polled.unwrap_or(0);
         let all = self.in_place.frames.iter().chain(&self.bounced);
         nic.traffic.in_bytes += all.map(|frame| frame.len() as u64).sum::<u64>();
@@ -217,7 +218,7 @@ impl NicQueues {
         if !self.bounced.is_empty() {
             switch.forward(self.nic, now_ns, &mut self.bounced);
             if let Some(nic) = switch.ports.nic_mut(self.nic) {
-                nic.done(&mut self.bounced, &switch.ledger);
+                nic.release_taken(&mut self.bounced, &switch.ledger);
             }
         }
         frames

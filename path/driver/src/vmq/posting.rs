@@ -1,6 +1,6 @@
 //! Receive buffers for the frames of a dedicated queue.
 
-use nic::vmq::{Backend, Freed};
+use nic::vmq::{ReturnReason, VmqBackend};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
@@ -52,7 +52,7 @@ impl<'a, G: GrantMechanism> BatchPosting<'a, G> {
     }
 }
 
-impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
+impl<G: GrantMechanism> VmqBackend for BatchPosting<'_, G> {
     fn alloc(&mut self) -> Option<Buffer> {
         let posted = match &mut self.netback {
             Some(netback) if !self.bounced => netback.post(self.bytes),
@@ -73,11 +73,11 @@ impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
         }
     }
 
-    fn free(&mut self, buffer: BufferId, why: Freed) {
+    fn free(&mut self, buffer: BufferId, why: ReturnReason) {
         if buffer.0 & POSTED_BIT == 0 {
             self.pool.put(buffer);
         } else if let Some(netback) = &mut self.netback {
-            netback.put_back(BufferId(buffer.0 & !POSTED_BIT), why == Freed::Fault);
+            netback.put_back(BufferId(buffer.0 & !POSTED_BIT), why == ReturnReason::Fault);
         }
     }
 
@@ -131,7 +131,7 @@ mod tests {
             all.iter().partition(|buffer| buffer.id.0 & POSTED_BIT != 0);
         let given = (guests.len(), ours.len());
         for buffer in &all {
-            posting.free(buffer.id, Freed::Unused);
+            posting.free(buffer.id, ReturnReason::Unused);
         }
         assert_eq!(pool.available(), 64, "each buffer returned to its owner");
         rig.back.post_end();

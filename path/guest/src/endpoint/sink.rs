@@ -1,7 +1,7 @@
 //! An endpoint that consumes every frame.
 
 use nic::prefetch::{fetch_ahead, frames_ahead};
-use nic::small_frame::HEAD;
+use nic::small_frame::HEAD_BYTES;
 use nic::{Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::{Fault, Span};
 use stack::FRAME_MAX;
@@ -43,11 +43,11 @@ impl Sink {
 /// Reads every byte; returns a sum of them.
 #[inline]
 fn read_all(span: Span) -> Result<u32, Fault> {
-    if span.len() != HEAD {
+    if span.len() != HEAD_BYTES {
         return shmem::ones_sum(span, 0);
     }
     // The fast case for the smallest frames, without a call.
-    let mut bytes = [0; HEAD];
+    let mut bytes = [0; HEAD_BYTES];
     span.read(&mut bytes)?;
     let words = bytes.as_chunks::<4>().0.iter();
     Ok(words.fold(0, |sum, word| sum.wrapping_add(u32::from_le_bytes(*word))))

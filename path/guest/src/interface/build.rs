@@ -36,7 +36,7 @@ pub fn interfaces(
     let table = domain_memory
         .info
         .at(info::GRANT_TABLE, entries)
-        .ok_or(StartError::Damaged("no grant table"))?;
+        .ok_or(StartError::BadStartInfo("no grant table"))?;
     let common = GuestContext {
         platform: Rc::clone(platform),
         calls: Rc::clone(calls),
@@ -57,7 +57,7 @@ pub fn interfaces(
             .rx_pool
             .is_some_and(|pool| pool != first_frame + layout.rx_pool().start)
         {
-            return Err(StartError::Damaged(
+            return Err(StartError::BadStartInfo(
                 "a device does not receive into its interface's pool",
             ));
         }
@@ -107,7 +107,7 @@ fn file(frames: Area, first: u32, pages: u32) -> Result<Option<(Area, u32)>, Sta
         return Ok(None);
     }
     let memory = frames.part(first as usize * PAGE, pages as usize * PAGE);
-    let memory = memory.ok_or(StartError::Damaged(
+    let memory = memory.ok_or(StartError::BadStartInfo(
         "the domain has too few page frames for a file",
     ))?;
     Ok(Some((memory, first)))

@@ -20,7 +20,7 @@ pub(super) struct EndpointDevice {
     /// Generator of errors to the senders of these frames.
     pub too_big: TooBig,
     /// Error frames still to be sent.
-    pub errors: Vec<Vec<u8>>,
+    pub pending_errors: Vec<Vec<u8>>,
     /// Scratch list of frame indexes.
     numbers: Vec<u32>,
 }
@@ -33,7 +33,7 @@ impl EndpointDevice {
             tx_totals: TxTotals::default(),
             too_long: 0,
             too_big: TooBig::default(),
-            errors: Vec::new(),
+            pending_errors: Vec::new(),
             numbers: Vec::new(),
         }
     }
@@ -45,7 +45,7 @@ impl EndpointDevice {
             "Longer than the endpoint accepts.",
             self.too_long,
         );
-        DropSnapshot::of_device(&self.tx_totals).with([too_long])
+        DropSnapshot::of_device(&self.tx_totals).with_reasons([too_long])
     }
 
     /// Sends frames to the endpoint, which never keeps any. Returns the number of frames at the end
@@ -79,13 +79,13 @@ impl EndpointDevice {
     }
 
     /// Sends frames to the endpoint for the last time, and drops those that would have to wait.
-    pub(super) fn give_up(&mut self, now_ns: u64, frames: &[Frame]) {
+    pub(super) fn send_final(&mut self, now_ns: u64, frames: &[Frame]) {
         let waiting = self.send(now_ns, frames);
-        self.lose(waiting);
+        self.count_dropped(waiting);
     }
 
     /// Counts `waiting` frames as dropped because the endpoint has no room.
-    pub(super) fn lose(&mut self, waiting: usize) {
+    pub(super) fn count_dropped(&mut self, waiting: usize) {
         self.tx_totals.add(&TxReport {
             full: waiting as u32,
             ..TxReport::default()
@@ -101,8 +101,8 @@ impl EndpointDevice {
         let mut count = 0;
         for frame in frames.iter().filter(|frame| caps.is_too_long(frame)) {
             count += 1;
-            if self.errors.len() < ERRORS_MAX {
-                self.errors
+            if self.pending_errors.len() < ERRORS_MAX {
+                self.pending_errors
                     .extend(self.too_big.answer(frame, mtu, &[], now_ns));
             }
         }
@@ -169,13 +169,13 @@ mod tests {
             offset: 16,
         };
         device.send(0, &[packet(1500), merged.clone()]);
-        assert!(device.errors.is_empty());
+        assert!(device.pending_errors.is_empty());
         device.send(
             0,
             &[packet(1501), merged.clone(), packet(100), packet(4000)],
         );
-        assert_eq!(device.errors.len(), 2);
-        for error in &device.errors {
+        assert_eq!(device.pending_errors.len(), 2);
+        for error in &device.pending_errors {
             assert_eq!(error[26..34], [10, 0, 0, 2, 10, 0, 0, 1], "from the guest");
             assert_eq!(error[34..36], [3, 4]);
             assert_eq!(error[40..42], 1500_u16.to_be_bytes());
@@ -189,13 +189,13 @@ mod tests {
             ..merged.offload
         };
         device.send(0, &[long_segments]);
-        assert_eq!(device.errors.len(), 3, "its segments are too long");
+        assert_eq!(device.pending_errors.len(), 3, "its segments are too long");
         let totals = device.tx_totals;
         assert_eq!((totals.sent, totals.refused, device.too_long), (4, 0, 3));
         for _ in 0..100 {
             device.send(0, &[packet(4000)]);
         }
-        assert_eq!(device.errors.len(), 20, "the limit");
+        assert_eq!(device.pending_errors.len(), 20, "the limit");
         assert_eq!((device.too_big.sent, device.too_big.limited), (20, 83));
     }
 }

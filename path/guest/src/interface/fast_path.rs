@@ -39,7 +39,7 @@ impl SmallFramesToGuest {
         let longest = device.endpoint.caps().max_frame;
         let before = pass.ledger.enter(Hop::Netfront);
         let received = netfront.receive_small_frames(pass.budget, longest, &mut self.waiting);
-        self.hand_over(netfront, device, pass, outcome);
+        self.send_waiting(netfront, device, pass, outcome);
         pass.ledger.enter(before);
         match received {
             Ok(received) => {
@@ -55,7 +55,7 @@ impl SmallFramesToGuest {
 
     /// Sends the waiting frames to the endpoint, and returns the buffers of those that it has
     /// processed.
-    pub(super) fn hand_over(
+    pub(super) fn send_waiting(
         &mut self,
         netfront: &mut Netfront,
         device: &mut EndpointDevice,
@@ -84,7 +84,7 @@ impl SmallFramesToGuest {
     /// Sends the waiting frames to the endpoint for the last time, when the connection has ended.
     pub(super) fn drain(&mut self, now_ns: u64, device: &mut EndpointDevice) {
         let waiting = device.give_small_frames(now_ns, &self.waiting);
-        device.lose(waiting);
+        device.count_dropped(waiting);
         self.waiting.clear();
     }
 }
@@ -218,7 +218,7 @@ mod tests {
         for (room, taken) in [(0, 2), (1, 3), (9, 4)] {
             endpoint.room.set(room);
             let outcome = pass(|input, outcome| {
-                small.hand_over(&mut rig.front, &mut device, input, outcome);
+                small.send_waiting(&mut rig.front, &mut device, input, outcome);
             });
             assert_eq!(outcome.moved, room > 0);
             assert_eq!(endpoint.taken.borrow()[..], [60, 61, 62, 63][..taken]);

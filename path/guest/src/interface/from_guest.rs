@@ -30,11 +30,13 @@ impl TxBacklog {
         let mut outcome = PassOutcome::default();
         // The endpoint reads into buffers that the driver domain has returned. Most polls find no
         // returned buffers and do not justify a time stamp.
-        let reaped = match netfront.has_room_to_reap() {
-            true => pass.ledger.at(Hop::Netfront, || netfront.reap().err()),
+        let reaped = match netfront.has_unreaped_responses() {
+            true => pass
+                .ledger
+                .charge_to(Hop::Netfront, || netfront.reap().err()),
             false => None,
         };
-        if !device.errors.is_empty() {
+        if !device.pending_errors.is_empty() {
             self.take_errors(netfront, device);
         }
         let hop = pass.ledger.enter(Hop::Endpoint);
@@ -54,7 +56,7 @@ impl TxBacklog {
     #[cold]
     fn take_errors(&mut self, netfront: &mut Netfront, device: &mut EndpointDevice) {
         let pool = netfront.buffers();
-        let errors = device.errors.drain(..);
+        let errors = device.pending_errors.drain(..);
         let frames = errors.filter_map(|bytes| Frame::from_bytes(&bytes, pool).ok());
         self.frames.extend(frames);
     }

@@ -31,7 +31,7 @@ impl NetfrontLink {
 
     /// Returns the netfront if `connected`.
     #[inline]
-    pub(super) fn open(&mut self, connected: bool) -> Option<&mut Netfront> {
+    pub(super) fn connected_netfront(&mut self, connected: bool) -> Option<&mut Netfront> {
         let open = connected && !self.closing;
         self.netfront.as_mut().filter(|_| open)
     }
@@ -46,7 +46,9 @@ impl NetfrontLink {
     pub(super) fn free_if_drained(&mut self, memory: &mut InterfaceMemory) -> bool {
         if self.closing
             && let Some(netfront) = &mut self.netfront
-            && memory.granted(|granter| netfront.close(granter)).is_ok()
+            && memory
+                .with_granter(|granter| netfront.close(granter))
+                .is_ok()
         {
             self.past += *netfront.counters();
             self.past_recycling += *netfront.recycling();

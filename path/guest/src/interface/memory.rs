@@ -103,7 +103,7 @@ impl InterfaceMemory {
             self.flips = Some(flips);
         }
         let (netfront, record) = self
-            .granted(|granter| Netfront::new(&setup, granter, back))
+            .with_granter(|granter| Netfront::new(&setup, granter, back))
             .map_err(|error| error.to_string())?;
         Ok((netfront, record.encode()))
     }
@@ -116,7 +116,7 @@ impl InterfaceMemory {
     ) -> Result<(Netfront, ConnectRecord), String> {
         let setup = Setup {
             release_threshold: None,
-            outside: None,
+            external_pages: None,
             ..self.setup(DomId(0))
         };
         let (netfront, record) =
@@ -147,7 +147,7 @@ impl InterfaceMemory {
             prefetch,
             release_threshold,
             exchange: None,
-            outside: file.map(|(memory, first_frame)| ExternalPages {
+            external_pages: file.map(|(memory, first_frame)| ExternalPages {
                 memory,
                 first_frame,
                 first_entry: layout.frames(),
@@ -158,7 +158,7 @@ impl InterfaceMemory {
     }
 
     /// Runs `act` with the granter of this interface's pages.
-    pub(super) fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
+    pub(super) fn with_granter<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
         match &mut self.counted_table {
             Some(table) => act(table),
             None => act(&mut *self.common.table.borrow_mut()),
@@ -179,7 +179,7 @@ impl InterfaceMemory {
         frames: &mut Vec<Frame>,
     ) -> Result<(), Fatal> {
         let sent = match netfront.tracks() {
-            true => self.granted(|granter| {
+            true => self.with_granter(|granter| {
                 netfront.transmit_tracked(frames, &mut Charged { granter, ledger })
             }),
             false => netfront.transmit(frames),
@@ -195,8 +195,8 @@ impl InterfaceMemory {
         act: fn(&mut Netfront, &mut dyn Granter),
     ) {
         if netfront.is_elastic() {
-            ledger.at(Hop::Grant, || {
-                self.granted(|granter| act(netfront, granter))
+            ledger.charge_to(Hop::Grant, || {
+                self.with_granter(|granter| act(netfront, granter))
             });
         }
     }
@@ -223,22 +223,24 @@ impl Granter for Charged<'_> {
     ) {
         let granter = &mut self.granter;
         self.ledger
-            .at(Hop::Grant, || granter.enter(to, pages, made));
+            .charge_to(Hop::Grant, || granter.enter(to, pages, made));
     }
 
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         let granter = &mut self.granter;
-        self.ledger.at(Hop::Grant, || granter.leave(grefs, left));
+        self.ledger
+            .charge_to(Hop::Grant, || granter.revoke_pages(grefs, left));
     }
 
-    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+    fn revoke_if_unused(&mut self, gref: GrantRef) -> bool {
         let granter = &mut self.granter;
-        self.ledger.at(Hop::Grant, || granter.leave_idle(gref))
+        self.ledger
+            .charge_to(Hop::Grant, || granter.revoke_if_unused(gref))
     }
 
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
         let granter = &mut self.granter;
-        self.ledger.at(Hop::Grant, || granter.end(grefs));
+        self.ledger.charge_to(Hop::Grant, || granter.end(grefs));
     }
 
     fn table(&self) -> Handle {

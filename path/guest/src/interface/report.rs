@@ -61,7 +61,7 @@ impl Interface {
     pub fn stat(&self) -> Value {
         json!({
             "state": self.connection.state,
-            "trouble": self.connection.trouble,
+            "trouble": self.connection.last_error,
             "counters": report::counters(&self.counters()),
             "endpoint": report::device(&self.tx_totals(), self.device.endpoint.counters()),
             "lro": self.to_guest.lro.stat(),
@@ -80,10 +80,10 @@ impl Interface {
         json!({
             "entries": entries,
             "granted": granted,
-            "granted_anew": tracking.entered,
+            "granted_anew": tracking.granted,
             "reused": tracking.reused,
-            "revoked": tracking.left,
-            "held_back": tracking.held_back,
+            "revoked": tracking.revoked,
+            "held_back": tracking.failed_revocations,
             "refused": tracking.refused,
             "copied": tracking.copied,
         })
@@ -97,9 +97,9 @@ impl Interface {
         json!({
             "pages": pages,
             "granted": granted,
-            "granted_anew": recycling.entered,
-            "revoked": recycling.left,
-            "held_back": recycling.held_back,
+            "granted_anew": recycling.granted,
+            "revoked": recycling.revoked,
+            "held_back": recycling.failed_revocations,
             "refused": recycling.refused,
             "buffers_posted": recycling.posted,
         })

@@ -8,7 +8,7 @@ use config::domain::LroConfig;
 use config::lro::Placement;
 use nic::{Caps, Frame};
 use runtime::ledger::Hop;
-use runtime::lro::{LroStage, Side};
+use runtime::lro::{LroSide, LroStage};
 use vif::netfront::Netfront;
 
 /// State of the direction to the endpoint: large receive offload, and scratch lists.
@@ -30,7 +30,7 @@ impl RxPath {
     /// `held_max` buffers.
     pub(super) fn new(caps: Caps, lro: &LroConfig, held_max: usize) -> Self {
         Self {
-            lro: LroStage::new(Side::Virtual, &for_endpoint(caps, lro), held_max),
+            lro: LroStage::new(LroSide::Virtual, &for_endpoint(caps, lro), held_max),
             arrived: Vec::new(),
             received: Vec::new(),
             delivered: Vec::new(),
@@ -53,7 +53,8 @@ impl RxPath {
     ) -> PassOutcome {
         let mut outcome = PassOutcome::default();
         if self.is_waiting() {
-            self.small.hand_over(netfront, device, pass, &mut outcome);
+            self.small
+                .send_waiting(netfront, device, pass, &mut outcome);
             if !self.received.is_empty() {
                 self.hand_over(netfront, device, memory, pass, &mut outcome);
             }
@@ -125,16 +126,16 @@ impl RxPath {
         } = self;
         let ledger = pass.ledger;
         let taken = if lro.is_active() {
-            let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
+            let taken = ledger.charge_to(Hop::Netfront, || netfront.receive(budget, arrived));
             outcome.moved |= !arrived.is_empty();
             // This check does not count as a poll, because a turn of this domain may have other
             // causes than packets.
-            ledger.at(Hop::Lro, || {
+            ledger.charge_to(Hop::Lro, || {
                 lro.pass(pass.now_ns, false, arrived, received);
             });
             taken
         } else {
-            ledger.at(Hop::Netfront, || netfront.receive(budget, received))
+            ledger.charge_to(Hop::Netfront, || netfront.receive(budget, received))
         };
         taken.unwrap_or_else(|fatal| {
             outcome.fatal = Some(fatal);
@@ -194,7 +195,7 @@ impl RxPath {
         self.small.drain(now_ns, device);
         let mut held = std::mem::take(&mut self.received);
         self.lro.drain(now_ns, &mut held);
-        device.give_up(now_ns, &held);
+        device.send_final(now_ns, &held);
     }
 }
 

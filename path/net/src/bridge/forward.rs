@@ -20,8 +20,9 @@ const ADDRESSES: usize = 12;
 impl Bridge {
     /// Decides where to forward a frame that arrived at `in_port`.
     ///
-    /// `header` is its snapshot and `len` its length in bytes. A snapshot of [`nic::frame::HOT`]
-    /// bytes suffices for most frames; [`wanted`] returns the length for the others.
+    /// `header` is its snapshot and `len` its length in bytes. A snapshot of
+    /// [`nic::frame::SNAPSHOT_MIN`] bytes suffices for most frames; [`wanted`] returns the length
+    /// for the others.
     pub fn forward(&mut self, header: &[u8], len: usize, in_port: usize, now_ns: u64) -> Verdict {
         let Some((state, mut arrivals)) = self.arrivals(in_port, now_ns) else {
             self.past.count(DropReason::UnknownPort);
@@ -135,7 +136,7 @@ impl Bridge {
 fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
     match wanted(frame.header()) {
         0 => Ok(()),
-        bytes => frame.need(bytes),
+        bytes => frame.extend_snapshot(bytes),
     }
 }
 

@@ -13,7 +13,7 @@ use super::port::PortPermissions;
 use super::sources::Sources;
 use crate::packet::{Arp, Ipv4, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
 use crate::packet::{array, be16, byte, ethertype, protocol};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// ICMPv6 types of neighbour discovery.
@@ -32,13 +32,13 @@ const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 
 /// Returns the number of header bytes that the bridge needs (less if the frame is shorter), or 0 if
-/// [`nic::frame::HOT`] suffice. Only frames with a VLAN tag, and IPv6 that is not directly followed
-/// by TCP or UDP, need more, because they may have to be inspected.
+/// [`nic::frame::SNAPSHOT_MIN`] suffice. Only frames with a VLAN tag, and IPv6 that is not directly
+/// followed by TCP or UDP, need more, because they may have to be inspected.
 #[must_use]
 pub fn wanted(header: &[u8]) -> usize {
     match be16(header, 12) {
         Ok(ethertype::IPV6) if is_plain(header) => 0,
-        Ok(ethertype::IPV6 | ethertype::VLAN | ethertype::SERVICE_VLAN) => SNAPSHOT,
+        Ok(ethertype::IPV6 | ethertype::VLAN | ethertype::SERVICE_VLAN) => SNAPSHOT_MAX,
         _ => 0,
     }
 }
@@ -357,4 +357,4 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
 }
 
 /// The longest inspected headers: tags, IPv6, and a redirect with one option.
-const _: () = assert!(14 + MAX_TAGS * TAG_BYTES + 40 + 40 + 8 <= SNAPSHOT);
+const _: () = assert!(14 + MAX_TAGS * TAG_BYTES + 40 + 40 + 8 <= SNAPSHOT_MAX);

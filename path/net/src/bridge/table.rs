@@ -354,7 +354,7 @@ mod tests {
 
     /// BR-7: the whole table is swept at most once per quarter of the ageing time.
     #[test]
-    fn sweeps_are_rare() {
+    fn sweeps_are_a_quarter_of_ageing_apart() {
         let mut table = ForwardingTable::new(2, 1000, 0);
         table.learn(2, PORT, 0);
         table.learn(4, PORT, 300);
@@ -381,7 +381,7 @@ mod tests {
 
     /// A different secret changes the slots of stations.
     #[test]
-    fn the_secret_counts() {
+    fn slots_depend_on_the_secret() {
         let homes = |seed| {
             let table = ForwardingTable::new(1000, 1000, seed);
             (1..50u64)

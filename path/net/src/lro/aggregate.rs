@@ -163,7 +163,7 @@ impl Aggregate {
     /// Strips payload bytes from the snapshot before payload is appended.
     fn strip_payload(&mut self, form: AggregateForm) {
         if form == AggregateForm::Page && self.segments == 1 {
-            self.frame.shed_header(self.layout.payload());
+            self.frame.make_header_bare(self.layout.payload());
         }
     }
 

@@ -3,7 +3,7 @@
 use super::reason::Reason;
 use crate::packet::{Network, Packet, ParseError, PlainHeaders, Transport, ethertype, protocol};
 use nic::Frame;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 
 /// Offsets into the snapshot; all of them at most [`SNAPSHOT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,12 +101,12 @@ fn plain(frame: &mut Frame) -> Option<PacketClass> {
         PlainHeaders::Other => return Some(PacketClass::Other),
     };
     if frame.header().len() < tcp_at + 20 {
-        frame.need(SNAPSHOT).ok()?;
+        frame.extend_snapshot(SNAPSHOT_MAX).ok()?;
     }
     let header = usize::from(frame.snapshot_array()[tcp_at + 12] >> 4) * 4;
     let payload_at = tcp_at + header;
     if frame.header().len() < payload_at {
-        frame.need(SNAPSHOT).ok()?;
+        frame.extend_snapshot(SNAPSHOT_MAX).ok()?;
     }
     if header < 20 || frame.header().len() < payload_at {
         return None;
@@ -123,10 +123,10 @@ fn plain(frame: &mut Frame) -> Option<PacketClass> {
 /// Classifies any frame.
 #[inline(never)]
 fn general(frame: &mut Frame) -> PacketClass {
-    if frame.need(SNAPSHOT).is_err() {
+    if frame.extend_snapshot(SNAPSHOT_MAX).is_err() {
         return PacketClass::Other;
     }
-    let long = frame.len() > SNAPSHOT;
+    let long = frame.len() > SNAPSHOT_MAX;
     let bytes = frame.header();
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,

@@ -15,7 +15,7 @@ use nic::{Checksum, Frame, Piece};
 use std::ops::Range;
 
 /// Compared header bytes: those in every frame's snapshot.
-const COMPARED: usize = nic::frame::HOT;
+const COMPARED: usize = nic::frame::SNAPSHOT_MIN;
 /// Number of 16-byte words that are compared.
 const PARTS: usize = COMPARED / 16;
 /// End of all parts except the last one. Covers the headers of IPv4, with TCP timestamps and a tag.

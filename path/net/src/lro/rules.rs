@@ -5,7 +5,7 @@ use super::prediction::PredictionMask;
 use super::reason::Reason;
 use super::settings::MergeRules;
 use crate::packet::flags;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 
 /// Part of a packet that a rule tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,7 @@ pub fn test(rules: MergeRules, field: PacketField) -> FieldTest {
 
 impl PacketField {
     /// Sets the header bits of the field in `mask`, if the test compares bits.
-    fn mark(self, layout: SnapshotLayout, mask: &mut [u8; SNAPSHOT]) {
+    fn mark(self, layout: SnapshotLayout, mask: &mut [u8; SNAPSHOT_MAX]) {
         let (ip, tcp) = (layout.network(), layout.tcp());
         let mut set = |at: usize, len: usize, bits: u8| {
             for byte in mask.iter_mut().skip(at).take(len) {
@@ -328,7 +328,7 @@ impl PacketField {
 /// aggregate.
 #[derive(Clone, Debug)]
 pub(super) struct MergeProgram {
-    mask: [u8; SNAPSHOT],
+    mask: [u8; SNAPSHOT_MAX],
     /// Number of [`PART`]-byte parts up to the payload.
     parts: usize,
     /// Bits that are constant within a stream; the same under all rules.
@@ -340,7 +340,7 @@ const PART: usize = 16;
 
 impl MergeProgram {
     pub(super) fn new(rules: MergeRules, layout: SnapshotLayout) -> Self {
-        let mut mask = [0; SNAPSHOT];
+        let mut mask = [0; SNAPSHOT_MAX];
         for rule in &RULES {
             if matches!(
                 rule.test(rules),
@@ -358,7 +358,7 @@ impl MergeProgram {
 
     /// Returns whether two headers are equal in every compared bit.
     #[inline]
-    pub(super) fn equal(&self, a: &[u8; SNAPSHOT], b: &[u8; SNAPSHOT]) -> bool {
+    pub(super) fn equal(&self, a: &[u8; SNAPSHOT_MAX], b: &[u8; SNAPSHOT_MAX]) -> bool {
         let (a, _) = a.as_chunks::<PART>();
         let (b, _) = b.as_chunks::<PART>();
         let (mask, _) = self.mask.as_chunks::<PART>();
@@ -378,13 +378,13 @@ pub(super) fn broken(
     rules: MergeRules,
     field: PacketField,
     layout: SnapshotLayout,
-    a: &[u8; SNAPSHOT],
-    b: &[u8; SNAPSHOT],
+    a: &[u8; SNAPSHOT_MAX],
+    b: &[u8; SNAPSHOT_MAX],
 ) -> bool {
     if !matches!(test(rules, field), FieldTest::Equal | FieldTest::EqualFlags) {
         return false;
     }
-    let mut mask = [0; SNAPSHOT];
+    let mut mask = [0; SNAPSHOT_MAX];
     field.mark(layout, &mut mask);
     a.iter()
         .zip(b)

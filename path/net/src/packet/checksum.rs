@@ -1,7 +1,7 @@
 //! Internet checksums over frames (RFC 1071), and completion of blank checksums.
 
 use super::bytes::put;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Checksum, Frame};
 pub use shmem::fold_ones_sum as fold;
 use shmem::{Fault, Span};
@@ -127,7 +127,7 @@ pub fn finish_in_place(frame: &mut Frame) -> Result<(), FinishError> {
 #[inline]
 pub fn finish_beyond_reach(frame: &mut Frame) {
     if let Checksum::Blank { start, offset } = frame.offload.checksum
-        && usize::from(start) + usize::from(offset) + 2 > SNAPSHOT
+        && usize::from(start) + usize::from(offset) + 2 > SNAPSHOT_MAX
     {
         // The next user of the checksum drops the frame and counts the reason.
         let _ = finish_in_place(frame);
@@ -142,7 +142,7 @@ fn fill_in(frame: &mut Frame, in_place: bool) -> Result<(), FinishError> {
         return Err(FinishError::Segmented);
     }
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
-    frame.need(field + 2)?;
+    frame.extend_snapshot(field + 2)?;
     let writable = match in_place {
         true => frame.len(),
         false => frame.header().len(),

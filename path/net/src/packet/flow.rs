@@ -8,7 +8,7 @@ use super::network::Network;
 use super::plain_headers::PlainHeaders;
 use super::transport::Transport;
 use nic::Frame;
-use nic::small_frame::HEAD;
+use nic::small_frame::HEAD_BYTES;
 use std::net::IpAddr;
 
 /// Returns a hash that all frames of a flow share, in both directions. It covers addresses,
@@ -60,7 +60,7 @@ pub fn flow_hash(header: &[u8]) -> u32 {
 /// behind VLAN tags or IPv6 extension headers, which are not followed.
 #[must_use]
 #[inline]
-pub const fn may_merge(head: &[u8; HEAD]) -> bool {
+pub const fn may_merge(head: &[u8; HEAD_BYTES]) -> bool {
     match u16::from_be_bytes([head[12], head[13]]) {
         ethertype::IPV4 => head[23] == protocol::TCP,
         ethertype::IPV6 => !matches!(head[20], protocol::UDP | protocol::ICMPV6),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn only_tcp_and_unknown_headers_may_merge() {
         let head = |ethertype: u16, at: usize, protocol| {
-            let mut head = [0; HEAD];
+            let mut head = [0; HEAD_BYTES];
             head[12..14].copy_from_slice(&ethertype.to_be_bytes());
             head[at] = protocol;
             head

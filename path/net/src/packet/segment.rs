@@ -9,7 +9,7 @@ use super::checksum::{FinishError, Sum, finish, pseudo_v4, pseudo_v6};
 use super::headers::Packet;
 use super::network::Network;
 use super::transport::{TCP_CHECKSUM, Tcp, Transport, flags};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::{Fault, Span};
 
@@ -65,7 +65,7 @@ impl From<Fault> for SegmentError {
 /// State that all segments of a frame share.
 struct Template {
     /// Private copy of the frame's first bytes: headers and possibly payload.
-    bytes: [u8; SNAPSHOT],
+    bytes: [u8; SNAPSHOT_MAX],
     network_at: usize,
     network: Network,
     tcp: Tcp,
@@ -156,7 +156,7 @@ impl Template {
         if size == 0 {
             return Err(SegmentError::ZeroSize);
         }
-        let mut bytes = [0; SNAPSHOT];
+        let mut bytes = [0; SNAPSHOT_MAX];
         let known = frame.prefix(&mut bytes)?;
         let known = bytes.get(..known).unwrap_or(&[]);
         let packet = Packet::parse(known)?;
@@ -254,7 +254,7 @@ impl Template {
         if from < private {
             let payload = from..to.min(private);
             len += payload.len();
-            if len > SNAPSHOT || payload.end > SNAPSHOT {
+            if len > SNAPSHOT_MAX || payload.end > SNAPSHOT_MAX {
                 return Err(ParseError::TooShort.into());
             }
             bytes.copy_within(payload, headers);

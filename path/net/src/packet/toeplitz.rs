@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn unhashed_packets() {
+    fn packets_without_a_hash_type_get_no_hash() {
         let part = ipv4(0x2000);
         assert_eq!(hash(&part, HashTypes::ALL, &KEY), Some(0x323e_8fc2));
         assert_eq!(hash(&part, HashTypes::IPV4_TCP, &KEY), None);

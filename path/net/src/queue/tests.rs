@@ -181,7 +181,7 @@ fn senders_share(left: [u64; 2]) -> [u64; 2] {
 }
 
 #[test]
-fn eq_2_many_flows_give_a_sender_no_more() {
+fn eq_2_senders_share_equally_despite_flow_counts() {
     for left in [[1, 1], [1, 40], [40, 1]] {
         let [many, one] = senders_share(left);
         assert!(many.abs_diff(one) <= 3 * 40_000, "{left:?}: {many} {one}");
@@ -315,7 +315,7 @@ fn eq_8_the_sender_with_the_most_memory_pays() {
 }
 
 #[test]
-fn eq_1_the_longest_flow_pays_for_room() {
+fn eq_1_full_queue_drops_from_the_longest_flow() {
     let mut queue = FairQueue::default();
     queue.push(sent(1, 1, 1), (0, 1), 0);
     (0..9).for_each(|number| queue.push(sent(2, number, 1), (0, 2), 0));

@@ -126,7 +126,7 @@ fn broadcast_has_a_budget_per_port() {
 
 /// BR-10: reserved group addresses are not forwarded.
 #[test]
-fn reserved_groups_stay() {
+fn reserved_groups_are_not_forwarded() {
     let mut bridge = bridge();
     for last in 0..=255 {
         for (port, from) in [(WIRE, STATION), (A, MAC_A)] {
@@ -180,7 +180,7 @@ fn a_ports_rate_is_limited() {
 
 /// BR-12: invalid Ethernet frames, and frames from ports that do not exist, are dropped.
 #[test]
-fn runts_and_strangers() {
+fn runts_and_unknown_ports_are_dropped() {
     let mut bridge = bridge();
     let bytes = plain(MAC_B, MAC_A);
     for len in 0..14 {

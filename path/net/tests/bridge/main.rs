@@ -17,7 +17,7 @@ use net::bridge::{
     Bridge, BridgeSettings, DropReason, PortConfig, PortKind, PortPermissions, Verdict,
 };
 use net::packet::{ETHERNET_BYTES, Mac};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 
 const WIRE: usize = 0;
 const WIRE2: usize = 1;
@@ -101,7 +101,7 @@ fn plain(to: Mac, from: Mac) -> Vec<u8> {
 
 /// Forwards a frame. If the fast path accepts it, checks that it selects the same port (BR-21).
 fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
-    let header = &bytes[..bytes.len().min(SNAPSHOT)];
+    let header = &bytes[..bytes.len().min(SNAPSHOT_MAX)];
     let mut route = Vec::new();
     let is_open = bytes.len() >= ETHERNET_BYTES
         && bridge.routes(&mut small_frames(&[bytes]), port, now_ns, &mut route);

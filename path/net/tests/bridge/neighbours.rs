@@ -4,7 +4,7 @@ use super::*;
 use crate::common::frame_of;
 use net::bridge::wanted;
 use net::packet::protocol;
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 
 const FD00_A: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xa];
 const FD00_B: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xb];
@@ -196,7 +196,7 @@ fn other_ipv6_passes() {
 /// them.
 #[test]
 fn only_inspected_frames_need_long_snapshots() {
-    let more = |build: Build| wanted(&build.bytes()[..HOT]) == SNAPSHOT;
+    let more = |build: Build| wanted(&build.bytes()[..SNAPSHOT_MIN]) == SNAPSHOT_MAX;
     assert!(!more(Build::tcp4(&[0; 50])));
     assert!(!more(Build::tcp6(&[0; 50])));
     assert!(!more(Build {
@@ -234,7 +234,7 @@ fn only_inspected_frames_need_long_snapshots() {
     bridge.forward_batch(&mut from_wire, WIRE, 0, &mut verdicts);
     bridge.forward_batch(&mut from_wire, 77, 0, &mut verdicts);
     assert_eq!(verdicts, [to(B), dropped(DropReason::UnknownPort)]);
-    assert_eq!(from_wire[0].header().len(), HOT);
+    assert_eq!(from_wire[0].header().len(), SNAPSHOT_MIN);
     assert_eq!(bridge.drops_total().get(DropReason::UnknownPort), 1);
     assert_eq!(frames[2].header().len(), 58);
 }

@@ -145,7 +145,7 @@ fn every_reason_is_documented() {
 }
 
 #[test]
-fn sets_of_ports() {
+fn port_set_lists_each_valid_port_once() {
     let ports = [0, 1, 63, 64, 65, 127, 128, 255];
     let set: PortSet = ports
         .into_iter()

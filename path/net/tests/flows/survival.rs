@@ -94,7 +94,7 @@ proptest! {
     /// FW-10: for any words that a dead process has left, the adopted table is sound: each flow is
     /// found once, where it belongs, and none has an impossible kind.
     #[test]
-    fn nonsense_is_cleared(
+    fn invalid_entries_are_cleared_on_adoption(
         words in prop::collection::vec((8usize..16 * 8 + 8, 0u64..64, any::<u64>()), 0..200),
         talks in prop::collection::vec((1u8..5, 1u16..5), 0..12),
     ) {

@@ -160,7 +160,7 @@ fn contiguous_payload_is_joined() {
 
 /// LR-43: frames with bare headers, which segmentation produces, also merge.
 #[test]
-fn bare_headers() {
+fn frames_with_bare_headers_merge() {
     for which in [AggregateForm::Skb, AggregateForm::Page] {
         for len in [1000, 30] {
             let packets = stream(false, 4, len);
@@ -179,7 +179,7 @@ fn bare_headers() {
 /// LR-43: payload that no piece holds cannot be appended, but a packet with such payload may be the
 /// first.
 #[test]
-fn bare_payload() {
+fn bare_payload_is_not_appended() {
     for which in [AggregateForm::Skb, AggregateForm::Page] {
         let packets = stream(false, 4, 30);
         let mut frames: Vec<_> = packets.iter().map(|p| frame_of(&p.bytes(), &[])).collect();
@@ -194,7 +194,7 @@ fn bare_payload() {
 
 /// LR-40: a header that extends beyond the hot part of the snapshot is fetched.
 #[test]
-fn long_headers() {
+fn headers_beyond_the_snapshot_minimum_merge() {
     for v6 in [false, true] {
         let packets: Vec<_> = stream(v6, 3, 200)
             .into_iter()

@@ -90,7 +90,7 @@ fn latency_has_the_rest_of_the_poll() {
 }
 
 #[test]
-fn every_poll() {
+fn poll_policy_flushes_at_every_poll() {
     for flush in [Flush::Poll, Flush::Polls(0), Flush::Polls(1)] {
         let mut stream = Stream::flush(flush);
         assert_eq!(stream.poll(0, 3), [300]);
@@ -103,7 +103,7 @@ fn every_poll() {
 
 /// LR-61: delayed aggregation flushes at every other poll, including empty ones.
 #[test]
-fn every_nth_poll() {
+fn polls_policy_flushes_at_every_nth_poll() {
     let mut stream = Stream::flush(Flush::Polls(2));
     assert_eq!(stream.poll(0, 3), []);
     assert_eq!(stream.poll(30, 3), [600]);
@@ -130,7 +130,7 @@ fn every_nth_poll_is_bounded_in_time() {
 /// LR-62: an aggregate is flushed at most t microseconds after its first segment, however many
 /// follow.
 #[test]
-fn after_a_time() {
+fn after_policy_flushes_after_its_time() {
     let mut stream = Stream::flush(Flush::After { us: 50 });
     assert_eq!(stream.poll(1000, 1), []);
     assert_eq!(stream.poll(1020, 1), []);
@@ -254,7 +254,7 @@ fn settings_change_while_packets_are_held() {
 
 /// LR-66: everything is flushed when the interface closes.
 #[test]
-fn drained() {
+fn drain_flushes_all_aggregates() {
     let mut stream = Stream::flush(Flush::After { us: 100 });
     assert_eq!(stream.poll(0, 2), []);
     stream.out.clear();
@@ -318,7 +318,7 @@ fn adaptive_flushes_the_end_of_a_burst() {
 /// LR-72: if a sender waits for a delayed acknowledgement, the engine almost never waits after a
 /// few attempts without a further segment.
 #[test]
-fn adaptive_stops_waiting_in_vain() {
+fn adaptive_stops_fruitless_waits() {
     let mut stream = Stream::new(adaptive());
     let (mut now, mut waited) = (1000, 0);
     for _ in 0..1000 {

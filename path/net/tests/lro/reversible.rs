@@ -177,7 +177,7 @@ fn right(bytes: &[u8]) -> Option<(usize, u32)> {
     };
     let mut sum = Sum::new(pseudo);
     sum.add_bytes(&bytes[tcp.at..]);
-    let in_snapshot = tcp.at + 18 <= nic::frame::SNAPSHOT;
+    let in_snapshot = tcp.at + 18 <= nic::frame::SNAPSHOT_MAX;
     (in_snapshot && whole && end == bytes.len() && sum.folded() == 0xffff)
         .then_some((tcp.at, pseudo))
 }

@@ -115,7 +115,7 @@ fn fin_is_the_last() {
 
 /// LR-22: packets that all have ECE are equal; CWR stays on the first.
 #[test]
-fn ecn_flags() {
+fn equal_ece_flags_merge() {
     let mut packets = stream(false, 3, 100);
     for packet in &mut packets {
         packet.flags |= ECE;
@@ -193,7 +193,7 @@ fn make_blank(bytes: &mut [u8]) {
 
 /// LR-13: valid and blank checksums are accepted; unknown ones are verified.
 #[test]
-fn checksum_states() {
+fn unknown_checksums_are_verified() {
     let count = |states_: [Checksum; 2], change: &dyn Fn(&mut Vec<u8>)| {
         let (out, lro) = states(states_, change);
         (out.len(), lro.counters().bad_checksums)

@@ -5,7 +5,7 @@ use super::common::{self, Build, any_build, frame_of};
 use net::packet::checksum::{
     FinishError, Sum, finish, finish_in_place, fold, pseudo_v4, pseudo_v6,
 };
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Checksum, Gso, GsoKind};
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn pseudo_headers_are_as_the_rfcs_have_them() {
 }
 
 #[test]
-fn folding_carries_twice() {
+fn checksum_folding_propagates_all_carries() {
     assert_eq!(fold(0), 0);
     assert_eq!(fold(0xffff), 0xffff);
     assert_eq!(fold(0x1_0000), 1);
@@ -137,7 +137,7 @@ proptest! {
             false => finish(&mut frame),
         };
         let (start, field) = (usize::from(start), usize::from(start + offset));
-        let writable = if in_place { bytes.len() } else { bytes.len().min(SNAPSHOT) };
+        let writable = if in_place { bytes.len() } else { bytes.len().min(SNAPSHOT_MAX) };
         let mut expected = bytes.clone();
         if field + 2 > writable {
             prop_assert_eq!(done, Err(FinishError::FieldOutsideHeader));
@@ -163,7 +163,7 @@ proptest! {
         let mut bytes = build.bytes();
         let mut frame = frame_of(&bytes, &cuts);
         frame.offload.checksum = blank(&build, &mut bytes);
-        prop_assume!(build.transport_at() + 18 <= SNAPSHOT);
+        prop_assume!(build.transport_at() + 18 <= SNAPSHOT_MAX);
         let at = build.transport_at() + 16;
         let offload = frame.offload;
         frame = frame_of(&bytes, &cuts);

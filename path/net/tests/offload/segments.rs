@@ -6,7 +6,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use net::packet::checksum::finish;
 use net::packet::segment::{MAX_SEGMENTS, SegmentError, cut, packets, segment, split};
 use net::packet::{ParseError, flags, protocol};
-use nic::frame::{HOT, SNAPSHOT};
+use nic::frame::{SNAPSHOT_MAX, SNAPSHOT_MIN};
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind};
 use proptest::prelude::*;
 
@@ -163,8 +163,8 @@ fn checked_header_is_sent() {
     frame.pieces[0].span.fill(0xee).unwrap();
     let bytes = try_segment(&frame).unwrap()[0].to_vec().unwrap();
     assert_eq!(bytes[..12], build.bytes()[..12]);
-    assert_eq!(bytes[54..HOT], [5; HOT - 54]);
-    assert_eq!(bytes[HOT..], [0xee; 154 - HOT]);
+    assert_eq!(bytes[54..SNAPSHOT_MIN], [5; SNAPSHOT_MIN - 54]);
+    assert_eq!(bytes[SNAPSHOT_MIN..], [0xee; 154 - SNAPSHOT_MIN]);
     frame.header_mut()[0] = 0x42;
     frame.token = 9;
     let segments = try_segment(&frame).unwrap();
@@ -312,7 +312,7 @@ fn headers_beyond_the_snapshot_are_refused() {
     let mut build = Build::tcp6(&[5; 300]).tags(2);
     build.extensions = vec![(protocol::DESTINATION, vec![0; 30])];
     build.transport = tcp(1, 0x10, 12, &[5; 300]);
-    assert_eq!(build.transport_at() + 32, SNAPSHOT - 2);
+    assert_eq!(build.transport_at() + 32, SNAPSHOT_MAX - 2);
     assert!(try_segment(&gso(&build, 100, &[])).is_ok());
     build.transport = tcp(1, 0x10, 16, &[5; 300]);
     let outcome = try_segment(&gso(&build, 100, &[])).map(|s| s.len());
@@ -325,7 +325,7 @@ proptest! {
         build in any_build(),
         payload in prop::collection::vec(any::<u8>(), 0..2000),
         size in 1u16..1390,
-        need in 64usize..=SNAPSHOT,
+        need in 64usize..=SNAPSHOT_MAX,
         mut cuts in prop::collection::vec(0usize..2200, 0..8),
     ) {
         cuts.sort_unstable();
@@ -335,10 +335,10 @@ proptest! {
         build.transport.truncate(header);
         build.transport.extend(&payload);
         let mut frame = gso(&build, size, &cuts);
-        frame.need(need).unwrap();
+        frame.extend_snapshot(need).unwrap();
         let count = payload.len().div_ceil(size.into()).max(1);
         let Ok(segments) = try_segment(&frame) else {
-            prop_assert!(build.transport_at() + header > SNAPSHOT || count > MAX_SEGMENTS);
+            prop_assert!(build.transport_at() + header > SNAPSHOT_MAX || count > MAX_SEGMENTS);
             return Ok(());
         };
         prop_assert_eq!(segments.len(), count);

@@ -141,7 +141,9 @@ impl Nic for TapNic {
     ) -> usize {
         let limits = self.limits();
         let Some(fd) = &self.fd else { return 0 };
-        let taken = self.rx.batch(fd.as_fd(), limits, budget, buffers, out);
+        let taken = self
+            .rx
+            .receive_batch(fd.as_fd(), limits, budget, buffers, out);
         if self.rx.removed {
             self.close(buffers);
         }
@@ -162,7 +164,7 @@ impl Nic for TapNic {
         };
         for &index in pick {
             match frames.get(index as usize) {
-                Some(frame) => self.tx.one(fd.as_fd(), limits, frame, &mut report),
+                Some(frame) => self.tx.send_frame(fd.as_fd(), limits, frame, &mut report),
                 None => report.refused += 1,
             }
         }

@@ -1,7 +1,7 @@
 //! The dedicated queues of a TAP. Each has a descriptor, which is read like the TAP's descriptor.
 
 use super::rx::{Receiver, RxLimits};
-use nic::vmq::{QueueId, Receive, VmqReceived};
+use nic::vmq::{QueueId, ReceiveSide, VmqReceived};
 use nic::{Buffers, Frame};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -28,7 +28,7 @@ impl TapQueues {
     }
 }
 
-impl Receive for TapQueues {
+impl ReceiveSide for TapQueues {
     fn queues(&self) -> usize {
         self.queues.len()
     }
@@ -54,7 +54,7 @@ impl Receive for TapQueues {
             in_order: true,
             ..self.limits
         };
-        let frames = receiver.batch(fd.as_fd(), limits, budget, buffers, out);
+        let frames = receiver.receive_batch(fd.as_fd(), limits, budget, buffers, out);
         VmqReceived {
             frames,
             empty: receiver.empty,

@@ -1,7 +1,7 @@
 //! Receives frames that the kernel sends through the interface.
 
 use abi::PAGE;
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::virtio;
 use nic::{Buffer, Buffers, Frame, Offload, Piece};
 use std::io;
@@ -83,10 +83,10 @@ pub(super) struct Receiver {
     /// Total length of `more` in bytes.
     more_bytes: usize,
     /// Private memory into which the kernel writes the virtio header.
-    header: [u8; virtio::BYTES],
+    header: [u8; virtio::HEADER_BYTES],
     /// Private memory into which the kernel writes a frame's header if headers stay out of the
     /// buffers.
-    start: [u8; SNAPSHOT],
+    start: [u8; SNAPSHOT_MAX],
     /// I/O vectors: one each for the virtio header, `start` and `first`, and one for each
     /// contiguous run in `more`.
     vectors: Vec<libc::iovec>,
@@ -111,8 +111,8 @@ impl Default for Receiver {
             first: None,
             more: Vec::new(),
             more_bytes: 0,
-            header: [0; virtio::BYTES],
-            start: [0; SNAPSHOT],
+            header: [0; virtio::HEADER_BYTES],
+            start: [0; SNAPSHOT_MAX],
             vectors: Vec::new(),
             stale: false,
             has_large: false,
@@ -141,7 +141,7 @@ impl std::fmt::Debug for Receiver {
 impl Receiver {
     /// Reads until the queue is empty, the budget is reached, or no buffer is free. Appends the
     /// frames to `out` and returns their number.
-    pub(super) fn batch(
+    pub(super) fn receive_batch(
         &mut self,
         fd: BorrowedFd<'_>,
         limits: RxLimits,
@@ -261,10 +261,14 @@ impl Receiver {
         }
         if let ([header, start, rest, ..], Some(first)) = (self.vectors.as_mut_slice(), self.first)
         {
-            let split_bytes = if limits.split { SNAPSHOT } else { 0 };
+            let split_bytes = if limits.split { SNAPSHOT_MAX } else { 0 };
             let after_header = first.span.skip(split_bytes);
             header.iov_base = (&raw mut self.header).cast();
-            header.iov_len = if limits.vnet_header { virtio::BYTES } else { 0 };
+            header.iov_len = if limits.vnet_header {
+                virtio::HEADER_BYTES
+            } else {
+                0
+            };
             start.iov_base = (&raw mut self.start).cast();
             start.iov_len = split_bytes;
             rest.iov_base = after_header.as_ptr().cast();
@@ -305,7 +309,11 @@ impl Receiver {
     /// the next frame. If the kernel cannot write to a page, it stops the copy there without an
     /// error; the reader of the page then detects the fault.
     fn frame(&mut self, bytes: usize, limits: RxLimits) -> Result<Frame, Dropped> {
-        let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
+        let header_bytes = if limits.vnet_header {
+            virtio::HEADER_BYTES
+        } else {
+            0
+        };
         let len = bytes
             .checked_sub(header_bytes)
             .filter(|len| *len >= super::length::ETHERNET)
@@ -319,7 +327,11 @@ impl Receiver {
         } else {
             Offload::default()
         };
-        let split_bytes = if limits.split { len.min(SNAPSHOT) } else { 0 };
+        let split_bytes = if limits.split {
+            len.min(SNAPSHOT_MAX)
+        } else {
+            0
+        };
         let header = self.start.get(..split_bytes).unwrap_or(&[]);
         let mut frame = Frame::with_header(header).ok_or(Dropped::Malformed)?;
         let mut rest = len - split_bytes;

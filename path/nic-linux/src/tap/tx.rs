@@ -33,7 +33,7 @@ impl std::fmt::Debug for FrameSender {
 
 impl FrameSender {
     /// Sends a frame with one system call, without copying its snapshot or payload.
-    pub(super) fn one(
+    pub(super) fn send_frame(
         &mut self,
         fd: BorrowedFd<'_>,
         limits: TxLimits,
@@ -47,7 +47,7 @@ impl FrameSender {
         let header = if limits.vnet_header {
             virtio::encode(frame.offload, virtio::headers(frame))
         } else {
-            [0; virtio::BYTES]
+            [0; virtio::HEADER_BYTES]
         };
         self.vectors.clear();
         if limits.vnet_header {

@@ -25,7 +25,7 @@ mod unreclaimed;
 pub use queue::{DedicatedXdpQueue, QueueParts};
 
 use abi::xdp::{Ring, RingLayout};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::{Buffer, BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
 use ring::{XdpConsumer, XdpDescriptor, XdpProducer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -150,8 +150,8 @@ impl XdpNic {
         } = parts;
         let bytes = Ring::slots(entries) as usize * abi::PAGE;
         let place = |ring: Ring| {
-            let span = rings.sub(ring.place() as usize * bytes, bytes)?;
-            let layout = *layouts.get(ring.place() as usize)?;
+            let span = rings.sub(ring.index() as usize * bytes, bytes)?;
+            let layout = *layouts.get(ring.index() as usize)?;
             Some((span, layout, entries, ring.entry_bytes()))
         };
         let producer = |ring| {
@@ -166,7 +166,7 @@ impl XdpNic {
         let send_chunks = send_chunks.min(chunks);
         let (fill, transmit) = (producer(Ring::Fill)?, producer(Ring::Transmit)?);
         let had_owner = fill.was_used() || transmit.was_used();
-        let [end, _] = fill.ends();
+        let [end, _] = fill.indices();
         let listed = fill.pending_addresses();
         let listed = listed.map(|address| address / chunk_bytes as u64);
         let unreclaimed = had_owner.then(|| Unreclaimed::new(chunks, listed, end));
@@ -235,8 +235,8 @@ impl XdpNic {
             if unreclaimed.is_first_call(now_ns) {
                 self.take_over(&mut unreclaimed, buffers);
             }
-            let [_, taken] = self.fill.ends();
-            if unreclaimed.kernel_passed(taken) {
+            let [_, taken] = self.fill.indices();
+            if unreclaimed.record_taken(taken) {
                 self.withheld.drain(..).for_each(|id| buffers.put(id));
             }
             if unreclaimed.is_due(now_ns) {
@@ -448,7 +448,7 @@ impl Nic for XdpNic {
         }
         if batch > 0 {
             self.receive.release();
-            let [_, taken] = self.fill.ends();
+            let [_, taken] = self.fill.indices();
             let since = match taken == self.filled.0 {
                 true => self.filled.1.saturating_add(batch as usize),
                 false => 0,
@@ -487,7 +487,7 @@ impl Nic for XdpNic {
     }
 
     fn failure(&self) -> Option<&'static str> {
-        let is_wrong = self.receive.is_wrong() || self.completion.is_wrong();
+        let is_wrong = self.receive.is_corrupt() || self.completion.is_corrupt();
         // The kernel updates its count at the latest when the fill ring is empty.
         let is_lost = self.filled.1 > 2 * self.fill.entries();
         (self.had_owner && (is_wrong || is_lost))
@@ -519,7 +519,7 @@ impl XdpNic {
         if let Some(packet) = packet
             && let Ok(address) = usize::try_from(packet.address)
         {
-            self.umem.skip(address).take(HOT).prefetch();
+            self.umem.skip(address).take(SNAPSHOT_MIN).prefetch();
         }
     }
 }

@@ -12,7 +12,7 @@
 use super::ring::{XdpConsumer, XdpDescriptor, XdpProducer};
 use super::{ETHERNET, KernelCounters, PREFETCH_FRAMES};
 use abi::xdp::{Ring, RingLayout};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::{Buffer, BufferId, Frame, Piece};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
@@ -99,7 +99,7 @@ impl DedicatedXdpQueue {
 
     /// Returns the number of chunks that can be posted.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn free_entries(&self) -> usize {
         self.fill.free() as usize
     }
 
@@ -193,7 +193,7 @@ impl DedicatedXdpQueue {
             && let Some(Some(buffer)) = self.posted.get(address / self.chunk_bytes)
         {
             let within = address % self.chunk_bytes;
-            buffer.span.skip(within).take(HOT).prefetch();
+            buffer.span.skip(within).take(SNAPSHOT_MIN).prefetch();
         }
     }
 

@@ -90,7 +90,7 @@ impl XdpProducer {
 
     /// Returns the index of the next entry to write, and the index of the first entry that the
     /// kernel has not reported as taken.
-    pub(super) fn ends(&self) -> [u32; 2] {
+    pub(super) fn indices(&self) -> [u32; 2] {
         [self.written, self.written.wrapping_sub(self.pending())]
     }
 
@@ -193,7 +193,7 @@ impl XdpConsumer {
 
     /// Returns whether the kernel claims more entries than the ring has. An earlier domain has then
     /// overwritten the count that the kernel uses.
-    pub(super) fn is_wrong(&self) -> bool {
+    pub(super) fn is_corrupt(&self) -> bool {
         self.cached.wrapping_sub(self.taken) > self.words.count
     }
 

@@ -22,7 +22,7 @@ const IDLE_CHECK_INTERVAL_NS: u64 = 200_000_000;
 
 /// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chunk {
+enum ChunkState {
     /// The chunk's location is known.
     Known,
     /// The kernel may hold the chunk.
@@ -34,7 +34,7 @@ enum Chunk {
 /// State of the chunks, by index.
 #[derive(Debug)]
 pub(super) struct Unreclaimed {
-    chunks: Vec<Chunk>,
+    chunks: Vec<ChunkState>,
     open: usize,
     /// For each chunk, the number of its entries in the fill ring that remain from the previous
     /// domain.
@@ -57,7 +57,7 @@ impl Unreclaimed {
             }
         }
         Self {
-            chunks: vec![Chunk::Known; chunks],
+            chunks: vec![ChunkState::Known; chunks],
             open: 0,
             listed,
             end: Some(end),
@@ -74,16 +74,16 @@ impl Unreclaimed {
 
     /// Records that the kernel may hold this chunk.
     pub(super) fn mark_posted(&mut self, chunk: usize) {
-        if let Some(known @ Chunk::Known) = self.chunks.get_mut(chunk) {
-            *known = Chunk::Open;
+        if let Some(known @ ChunkState::Known) = self.chunks.get_mut(chunk) {
+            *known = ChunkState::Open;
             self.open += 1;
         }
     }
 
     /// Records that this chunk has returned.
     pub(super) fn mark_returned(&mut self, chunk: usize) {
-        if let Some(open @ (Chunk::Open | Chunk::Missed)) = self.chunks.get_mut(chunk) {
-            *open = Chunk::Known;
+        if let Some(open @ (ChunkState::Open | ChunkState::Missed)) = self.chunks.get_mut(chunk) {
+            *open = ChunkState::Known;
             self.open -= 1;
         }
     }
@@ -95,7 +95,7 @@ impl Unreclaimed {
 
     /// Records that the kernel has taken all entries before `taken`. Returns true once, when these
     /// include all entries of the previous domain.
-    pub(super) fn kernel_passed(&mut self, taken: u32) -> bool {
+    pub(super) fn record_taken(&mut self, taken: u32) -> bool {
         let has_passed = |end: &u32| taken.wrapping_sub(*end) < 1 << 31;
         self.end.take_if(|end| has_passed(end)).is_some()
     }
@@ -122,17 +122,17 @@ impl Unreclaimed {
         let mut ownerless = Vec::new();
         for (number, (chunk, is_in_ring)) in self.chunks.iter_mut().zip(is_in_ring).enumerate() {
             *chunk = match (*chunk, is_in_ring) {
-                (Chunk::Known, _) => continue,
-                (_, true) => Chunk::Open,
-                (Chunk::Open, false) => Chunk::Missed,
-                (Chunk::Missed, false) => {
+                (ChunkState::Known, _) => continue,
+                (_, true) => ChunkState::Open,
+                (ChunkState::Open, false) => ChunkState::Missed,
+                (ChunkState::Missed, false) => {
                     ownerless.push(number);
-                    Chunk::Known
+                    ChunkState::Known
                 }
             };
         }
         self.open -= ownerless.len();
-        let interval_ns = match self.chunks.contains(&Chunk::Missed) {
+        let interval_ns = match self.chunks.contains(&ChunkState::Missed) {
             true => CHECK_INTERVAL_NS,
             false => IDLE_CHECK_INTERVAL_NS,
         };
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn chunk_missed_twice_has_no_owner() {
         let mut unreclaimed = unreclaimed(6, &[]);
-        assert!(unreclaimed.kernel_passed(10));
+        assert!(unreclaimed.record_taken(10));
         (1..5).for_each(|chunk| unreclaimed.mark_posted(chunk));
         assert!(unreclaimed.is_due(5));
         // Chunks 1 and 2 are in the rings, 3 and 4 are not. Entries may be invalid or repeated.
@@ -211,11 +211,11 @@ mod tests {
             |unreclaimed: &Unreclaimed| [0, 1, 2, 9].map(|chunk| unreclaimed.must_not_post(chunk));
         assert_eq!(withheld(&unreclaimed), [false, true, false, false]);
         (0..4).for_each(|chunk| unreclaimed.mark_returned(chunk));
-        assert!(!unreclaimed.kernel_passed(9) && !unreclaimed.is_complete());
+        assert!(!unreclaimed.record_taken(9) && !unreclaimed.is_complete());
         assert!(withheld(&unreclaimed)[1]);
         assert!(
-            unreclaimed.kernel_passed(10)
-                && !unreclaimed.kernel_passed(10)
+            unreclaimed.record_taken(10)
+                && !unreclaimed.record_taken(10)
                 && unreclaimed.is_complete()
         );
         assert!(!withheld(&unreclaimed)[1]);
@@ -224,6 +224,6 @@ mod tests {
     #[test]
     fn entry_indices_wrap() {
         let mut unreclaimed = Unreclaimed::new(1, [].into_iter(), 2);
-        assert!(!unreclaimed.kernel_passed(u32::MAX - 3) && unreclaimed.kernel_passed(3));
+        assert!(!unreclaimed.record_taken(u32::MAX - 3) && unreclaimed.record_taken(3));
     }
 }

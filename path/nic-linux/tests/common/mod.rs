@@ -4,7 +4,7 @@
 
 use netdev::netns::Namespace;
 use netdev::{OpenedTap, TapSpec, TapSteering, open_queues};
-use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
+use nic::vmq::{QueueId, ReturnReason, Vmq, VmqBackend, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
 use shmem::{Area, Span};
@@ -183,15 +183,15 @@ struct Posted<'a> {
     posted: Vec<BufferId>,
 }
 
-impl Backend for Posted<'_> {
+impl VmqBackend for Posted<'_> {
     fn alloc(&mut self) -> Option<Buffer> {
         let buffer = self.pool.take();
         self.posted.extend(buffer.map(|buffer| buffer.id));
         buffer
     }
 
-    fn free(&mut self, buffer: BufferId, why: Freed) {
-        assert_eq!(why, Freed::Unused);
+    fn free(&mut self, buffer: BufferId, why: ReturnReason) {
+        assert_eq!(why, ReturnReason::Unused);
         self.pool.put(buffer);
     }
 

@@ -227,7 +227,7 @@ impl Wire {
         let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
         let span = self
             .rings
-            .sub(ring.place() as usize * bytes, bytes)
+            .sub(ring.index() as usize * bytes, bytes)
             .unwrap();
         (span, self.device.socket().layout(ring))
     }

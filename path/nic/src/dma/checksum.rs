@@ -1,7 +1,7 @@
 //! Checksum offloads in software: completes checksums of sent frames, and verifies those of
 //! received frames.
 
-use crate::frame::ETHERNET;
+use crate::frame::ETHERNET_BYTES;
 use shmem::{Fault, Span, fold_ones_sum as fold, ones_sum, ones_sum_bytes};
 
 const IPV4: [u8; 2] = [0x08, 0x00];
@@ -57,8 +57,8 @@ pub fn is_valid(bytes: &[u8]) -> bool {
 }
 
 fn verified(bytes: &[u8]) -> Option<bool> {
-    let packet = bytes.get(ETHERNET..)?;
-    let ether_type = bytes.get(12..ETHERNET)?;
+    let packet = bytes.get(ETHERNET_BYTES..)?;
+    let ether_type = bytes.get(12..ETHERNET_BYTES)?;
     let (protocol, addresses, segment) = if ether_type == IPV4 {
         let header = usize::from(packet.first()? & 0x0f) * 4;
         let len = usize::from(be16(packet, 2)?);

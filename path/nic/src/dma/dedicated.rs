@@ -14,7 +14,7 @@ use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
 use super::receive::{check_header, complete_frame, split};
 use super::remote_link::{RemoteLink, RemoteSetup};
 use crate::buffer::{Buffer, BufferId, Piece};
-use crate::frame::{Frame, SNAPSHOT};
+use crate::frame::{Frame, SNAPSHOT_MAX};
 use shmem::Span;
 use std::mem;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ pub struct RemoteQueue {
     control: QueueControl,
     /// The link's connection number to which the control word belongs.
     connection: u32,
-    /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
+    /// Space for split headers, [`SNAPSHOT_MAX`] bytes for each entry, and its I/O address.
     headers: Option<(Span, IoAddr)>,
     /// Maximum length of a frame on the wire in bytes.
     longest: usize,
@@ -108,8 +108,8 @@ impl RemoteQueue {
 
     /// Returns the number of buffers that can be posted.
     #[must_use]
-    pub fn room(&self) -> usize {
-        self.queue.room()
+    pub fn free_entries(&self) -> usize {
+        self.queue.free_entries()
     }
 
     /// Returns the link's connection number, which changes with each device.
@@ -204,7 +204,7 @@ impl RemoteQueue {
         let descriptor = Descriptor {
             address,
             len: buffer.span.len() as u32,
-            header: self.headers.and_then(|(_, at)| at.add(slot * SNAPSHOT)),
+            header: self.headers.and_then(|(_, at)| at.add(slot * SNAPSHOT_MAX)),
             checksum: None,
         };
         self.is_started() && self.queue.post(buffer, descriptor).is_ok()
@@ -212,7 +212,10 @@ impl RemoteQueue {
 
     /// Publishes all posted buffers, and wakes the device if frames wait for them.
     pub fn publish(&mut self) {
-        let wakes = self.queue.publish().and_then(|()| self.queue.wakes());
+        let wakes = self
+            .queue
+            .publish()
+            .and_then(|()| self.queue.needs_wakeup());
         match wakes {
             Ok(true) => self.link.ring(),
             Ok(false) => {}
@@ -230,7 +233,7 @@ impl RemoteQueue {
         out: &mut Vec<Frame>,
         failed: &mut Vec<BufferId>,
     ) -> usize {
-        if !self.is_started() || !self.link.works() {
+        if !self.is_started() || !self.link.is_usable() {
             return 0;
         }
         let mut taken = 0;
@@ -312,7 +315,7 @@ impl RemoteQueue {
         let is_split = descriptor.header.is_some();
         check_header(is_split, completion)?;
         if completion.more && (is_split || !self.control.merges) {
-            return Err(Misuse::Continued);
+            return Err(Misuse::UnexpectedContinuation);
         }
         let len = self.partial.len() + completion.len as usize;
         let is_first = self.partial.pieces.is_empty();
@@ -320,7 +323,7 @@ impl RemoteQueue {
         // limits the number of its buffers.
         let fewest = if is_first { 1 } else { descriptor.len };
         if completion.more && completion.len < fewest {
-            return Err(Misuse::Gap {
+            return Err(Misuse::PartialBuffer {
                 len: completion.len,
                 most: descriptor.len,
             });

@@ -71,7 +71,7 @@ impl GrantedMemory {
         }
         grant_use::full_fence();
         let mut claimed = claimed.iter();
-        claimed.all(|(words, gref)| grant_use::holds(words.translation, *gref, true))
+        claimed.all(|(words, gref)| grant_use::still_permits(words.translation, *gref, true))
     }
 }
 

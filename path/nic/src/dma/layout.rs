@@ -15,7 +15,7 @@
 use super::addr::IoAddr;
 use super::control::QueueControl;
 use super::table::IoMemory;
-use crate::frame::{ETHERNET, SNAPSHOT};
+use crate::frame::{ETHERNET_BYTES, SNAPSHOT_MAX};
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 use abi::PAGE;
 use shmem::{Fault, Span};
@@ -160,7 +160,8 @@ impl Merged {
     #[must_use]
     pub fn offload(&self, len: usize) -> Option<Offload> {
         let tcp = usize::from(self.tcp);
-        let fits = tcp >= ETHERNET && tcp + TCP_HEADER <= len.min(SNAPSHOT) && self.gso.size > 0;
+        let fits =
+            tcp >= ETHERNET_BYTES && tcp + TCP_HEADER <= len.min(SNAPSHOT_MAX) && self.gso.size > 0;
         fits.then_some(Offload {
             checksum: Checksum::Blank {
                 start: self.tcp.into(),

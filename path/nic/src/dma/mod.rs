@@ -61,7 +61,7 @@ pub use queue::{DmaError, Misuse, QueueName};
 pub use receive::ReceiveQueue;
 pub use record::QueueRecord;
 pub use remote::RemoteNic;
-pub use remote_link::{Bell, RemoteSetup};
+pub use remote_link::{DeviceDoorbell, RemoteSetup};
 pub use small_frames::ReceivedBuffer;
 pub use soft::{SoftDevice, SoftNic, Wire};
 pub use table::{IoFault, IoMemory, IoTable};

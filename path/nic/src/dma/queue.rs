@@ -31,7 +31,7 @@ pub enum Misuse {
     NotPosted,
     /// The descriptor was completed before.
     #[error("completed twice")]
-    Twice,
+    CompletedTwice,
     /// An earlier descriptor is still posted.
     #[error("completed before index {0}")]
     OutOfOrder(u32),
@@ -45,7 +45,7 @@ pub enum Misuse {
     },
     /// A frame continues in the next buffer, although the current one is not full.
     #[error("the frame continues after {len} bytes in a buffer of {most}")]
-    Gap {
+    PartialBuffer {
         /// Reported bytes.
         len: u32,
         /// Length of the buffer in bytes.
@@ -53,7 +53,7 @@ pub enum Misuse {
     },
     /// A frame in a dedicated queue that does not merge continues in the next buffer.
     #[error("the frame continues in the next buffer")]
-    Continued,
+    UnexpectedContinuation,
     /// The length of the header does not fit the frame or the descriptor.
     #[error("a header of {0} bytes does not fit")]
     BadHeader(u16),
@@ -87,7 +87,7 @@ pub struct DriverQueue<M, T> {
     taken: u32,
     /// Number of completions that the device has published since `taken`.
     ready: u32,
-    /// Index after the last descriptor that [`DriverQueue::wakes`] has checked.
+    /// Index after the last descriptor that [`DriverQueue::needs_wakeup`] has checked.
     checked: u32,
     /// The last index that the driver has acknowledged.
     acknowledged: u32,
@@ -115,7 +115,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     /// Returns the number of descriptors that can be posted.
     #[must_use]
     #[inline]
-    pub fn room(&self) -> usize {
+    pub fn free_entries(&self) -> usize {
         (self.entries as usize).saturating_sub(self.posted.len())
     }
 
@@ -147,7 +147,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     #[inline]
     pub fn post(&mut self, item: T, descriptor: Descriptor) -> Result<(), T> {
         let words = descriptor.encode();
-        if self.room() == 0 || self.memory.set_descriptor(self.next_slot(), words).is_err() {
+        if self.free_entries() == 0 || self.memory.set_descriptor(self.next_slot(), words).is_err()
+        {
             return Err(item);
         }
         self.posted.push_back((item, descriptor));
@@ -170,7 +171,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     ///
     /// # Errors
     /// Returns an error if the queue's memory is inaccessible.
-    pub fn wakes(&mut self) -> Result<bool, DmaError> {
+    pub fn needs_wakeup(&mut self) -> Result<bool, DmaError> {
         let posted = self.taken.wrapping_add(self.posted.len() as u32);
         let before = std::mem::replace(&mut self.checked, posted);
         if before == posted {
@@ -284,7 +285,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
                 Misuse::TooLong { len, most }
             }
             _ if (ahead as usize) < self.posted.len() => Misuse::OutOfOrder(self.taken),
-            _ if ahead > u32::MAX / 2 => Misuse::Twice,
+            _ if ahead > u32::MAX / 2 => Misuse::CompletedTwice,
             _ => Misuse::NotPosted,
         };
         Err(self.error(index, misuse))

@@ -5,8 +5,8 @@ use super::layout::{Completion, Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
 use super::table::IoTable;
 use crate::buffer::{Buffer, BufferId, Buffers, Piece};
-use crate::frame::ETHERNET;
-use crate::frame::{Frame, SNAPSHOT};
+use crate::frame::ETHERNET_BYTES;
+use crate::frame::{Frame, SNAPSHOT_MAX};
 use crate::offload::Checksum;
 use shmem::Span;
 
@@ -25,7 +25,7 @@ pub struct ReceiveCounters {
 #[derive(Debug)]
 pub struct ReceiveQueue {
     queue: DriverQueue<OwnMemory, Buffer>,
-    /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
+    /// Space for split headers, [`SNAPSHOT_MAX`] bytes for each entry, and its I/O address.
     headers: Option<(Span, IoAddr)>,
     /// Whether the queue maps each buffer while it is posted. Otherwise the whole supply stays
     /// mapped.
@@ -62,7 +62,7 @@ impl ReceiveQueue {
     #[must_use]
     pub fn new(setup: ReceiveSetup, memory: Span, headers: Option<(Span, IoAddr)>) -> Option<Self> {
         let entries = setup.entries;
-        let needed = entries as usize * SNAPSHOT;
+        let needed = entries as usize * SNAPSHOT_MAX;
         if headers.is_some_and(|(span, _)| span.len() < needed) {
             return None;
         }
@@ -92,7 +92,7 @@ impl ReceiveQueue {
     }
 
     /// Posts up to `most` buffers of the supply, and returns the number of posted buffers. With
-    /// `split`, the device stores the first [`SNAPSHOT`] bytes of a frame in the queue's header
+    /// `split`, the device stores the first [`SNAPSHOT_MAX`] bytes of a frame in the queue's header
     /// space, if the queue has one.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl ReceiveQueue {
         split: bool,
         buffers: &mut dyn Buffers,
     ) -> Result<usize, DmaError> {
-        let most = most.min(self.queue.room());
+        let most = most.min(self.queue.free_entries());
         let mut posted = 0;
         while posted < most
             && let Some(buffer) = buffers.take()
@@ -120,7 +120,7 @@ impl ReceiveQueue {
             let descriptor = Descriptor {
                 address,
                 len: buffer.span.len() as u32,
-                header: header.and_then(|(_, base)| base.add(slot * SNAPSHOT)),
+                header: header.and_then(|(_, base)| base.add(slot * SNAPSHOT_MAX)),
                 checksum: None,
             };
             if let Err(buffer) = self.queue.post(buffer, descriptor) {
@@ -136,12 +136,12 @@ impl ReceiveQueue {
         Ok(posted)
     }
 
-    /// See [`DriverQueue::wakes`].
+    /// See [`DriverQueue::needs_wakeup`].
     ///
     /// # Errors
     /// Returns an error if the queue's memory is inaccessible.
-    pub fn wakes(&mut self) -> Result<bool, DmaError> {
-        self.queue.wakes()
+    pub fn needs_wakeup(&mut self) -> Result<bool, DmaError> {
+        self.queue.needs_wakeup()
     }
 
     /// See [`DriverQueue::is_raised`].
@@ -231,7 +231,7 @@ impl ReceiveQueue {
         // of its buffers.
         if completion.more && len < descriptor.len {
             let most = descriptor.len;
-            return Err(Misuse::Gap { len, most });
+            return Err(Misuse::PartialBuffer { len, most });
         }
         // A split frame fits one buffer.
         let is_split = descriptor.header.is_some();
@@ -305,14 +305,14 @@ impl ReceiveQueue {
     }
 }
 
-/// Checks the header length of a completion. With split headers it must be [`SNAPSHOT`], or the
+/// Checks the header length of a completion. With split headers it must be [`SNAPSHOT_MAX`], or the
 /// length of a shorter frame; otherwise it must be 0.
 pub(super) fn check_header(is_split: bool, completion: &Completion) -> Result<(), Misuse> {
     let Completion {
         len, header_len, ..
     } = *completion;
     let expected = if is_split {
-        len.min(SNAPSHOT as u32)
+        len.min(SNAPSHOT_MAX as u32)
     } else {
         0
     };
@@ -334,9 +334,9 @@ pub(super) fn split(
         return None;
     }
     let (headers, _) = headers?;
-    let mut header = [0; SNAPSHOT];
+    let mut header = [0; SNAPSHOT_MAX];
     let header = header.get_mut(..usize::from(completion.header_len))?;
-    let span = headers.sub(slot as usize * SNAPSHOT, header.len())?;
+    let span = headers.sub(slot as usize * SNAPSHOT_MAX, header.len())?;
     span.read(header).ok()?;
     Frame::split(header, buffer, completion.len as usize)
 }
@@ -348,7 +348,7 @@ pub(super) fn complete_frame(
     completion: &Completion,
     merges: bool,
 ) -> Option<()> {
-    if frame.len() < ETHERNET {
+    if frame.len() < ETHERNET_BYTES {
         return None;
     }
     match completion.merged {

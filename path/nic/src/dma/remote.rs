@@ -5,12 +5,12 @@ use super::dedicated::RemoteQueue;
 use super::layout::{OwnMemory, queue_bytes};
 use super::queue::DmaError;
 use super::receive::{ReceiveQueue, ReceiveSetup};
-use super::remote_link::{Bell, RemoteLink, RemoteSetup};
+use super::remote_link::{DeviceDoorbell, RemoteLink, RemoteSetup};
 use super::table::IoTable;
 use super::transmit::TransmitQueue;
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::{ETHERNET, Frame};
+use crate::frame::{ETHERNET_BYTES, Frame};
 use shmem::{Area, Span};
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl RemoteNic {
         for queue in 0..self.setup.queues {
             OwnMemory::new(self.dedicated_memory(queue)?, self.setup.entries)?;
         }
-        self.link.closed.set(None);
+        self.link.close_reason.set(None);
         Some(self.queues.addresses)
     }
 
@@ -107,14 +107,14 @@ impl RemoteNic {
     }
 
     /// Sets the link up. The device must know the queues; `bell` wakes it.
-    pub fn connect(&mut self, bell: Rc<dyn Bell>) {
-        self.link.bell.replace(Some(bell));
+    pub fn connect(&mut self, bell: Rc<dyn DeviceDoorbell>) {
+        self.link.doorbell.replace(Some(bell));
     }
 
     /// Sets the link down, and returns all posted buffers to their supply. The device must no
     /// longer be able to access them.
     pub fn disconnect(&mut self, buffers: &mut dyn Buffers) {
-        self.link.bell.replace(None);
+        self.link.doorbell.replace(None);
         self.link
             .connection
             .set(self.link.connection().wrapping_add(1));
@@ -131,19 +131,19 @@ impl RemoteNic {
 
     /// Returns why the NIC is closed, or `None` if it works.
     #[must_use]
-    pub fn closed(&self) -> Option<DmaError> {
-        self.link.closed.get()
+    pub fn close_reason(&self) -> Option<DmaError> {
+        self.link.close_reason.get()
     }
 
     /// Returns the doorbell if the link is up and the NIC is not closed.
-    fn bell(&self) -> Option<Rc<dyn Bell>> {
-        let bell = self.link.bell.borrow().clone();
-        bell.filter(|_| self.link.works())
+    fn bell(&self) -> Option<Rc<dyn DeviceDoorbell>> {
+        let bell = self.link.doorbell.borrow().clone();
+        bell.filter(|_| self.link.is_usable())
     }
 
     fn poll(
         &mut self,
-        bell: &dyn Bell,
+        bell: &dyn DeviceDoorbell,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
@@ -151,7 +151,7 @@ impl RemoteNic {
         let Self { table, queues, .. } = self;
         let receive = &mut queues.receive;
         receive.post(table, usize::MAX, true, buffers)?;
-        if receive.wakes()? {
+        if receive.needs_wakeup()? {
             bell.ring();
         }
         if !receive.is_raised()? && !self.polls {
@@ -164,7 +164,7 @@ impl RemoteNic {
 
     fn send(
         &mut self,
-        bell: &dyn Bell,
+        bell: &dyn DeviceDoorbell,
         frames: &[Frame],
         pick: &[u32],
     ) -> Result<TxReport, DmaError> {
@@ -180,7 +180,7 @@ impl RemoteNic {
             }
         }
         transmit.publish()?;
-        if transmit.wakes()? {
+        if transmit.needs_wakeup()? {
             bell.ring();
         }
         Ok(report)
@@ -221,7 +221,7 @@ impl Nic for RemoteNic {
         Caps {
             checksum: true,
             tso: false,
-            max_frame: self.setup.mtu + ETHERNET,
+            max_frame: self.setup.mtu + ETHERNET_BYTES,
         }
     }
 
@@ -257,7 +257,7 @@ impl Nic for RemoteNic {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         // A closed NIC needs a poll, so that its owner disconnects it.
-        (self.polls || self.closed().is_some()).then_some(now_ns)
+        (self.polls || self.close_reason().is_some()).then_some(now_ns)
     }
 
     fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
@@ -277,7 +277,7 @@ impl Nic for RemoteNic {
             ("rx_foreign", receive.counters().foreign),
             ("rx_posted", receive.posted() as u64),
             ("tx_io_error", self.queues.transmit.io_errors()),
-            ("closed", self.closed().is_some().into()),
+            ("closed", self.close_reason().is_some().into()),
         ]
     }
 }

@@ -3,7 +3,7 @@
 use super::addr::IoAddr;
 use super::layout::{MERGED_MAX, queue_bytes};
 use super::queue::DmaError;
-use crate::frame::{ETHERNET, SNAPSHOT, TAG};
+use crate::frame::{ETHERNET_BYTES, SNAPSHOT_MAX, TAG_BYTES};
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ pub struct RemoteSetup {
 impl RemoteSetup {
     /// Returns the maximum length of a frame on the wire in bytes.
     pub(super) const fn longest(&self) -> usize {
-        self.mtu + ETHERNET + TAG
+        self.mtu + ETHERNET_BYTES + TAG_BYTES
     }
 
     /// Returns the maximum length of a received frame in bytes.
@@ -59,7 +59,7 @@ impl RemoteSetup {
     /// Returns the size in bytes of a receive queue's space for split headers.
     const fn header_bytes(&self) -> usize {
         if self.splits {
-            (self.entries as usize * SNAPSHOT).next_multiple_of(PAGE)
+            (self.entries as usize * SNAPSHOT_MAX).next_multiple_of(PAGE)
         } else {
             0
         }
@@ -86,7 +86,7 @@ impl RemoteSetup {
 }
 
 /// The doorbell of a device.
-pub trait Bell: Debug {
+pub trait DeviceDoorbell: Debug {
     /// Wakes the device.
     fn ring(&self);
 }
@@ -95,24 +95,24 @@ pub trait Bell: Debug {
 #[derive(Debug, Default)]
 pub struct RemoteLink {
     /// The device's doorbell; `None` while the link is down.
-    pub(super) bell: RefCell<Option<Rc<dyn Bell>>>,
+    pub(super) doorbell: RefCell<Option<Rc<dyn DeviceDoorbell>>>,
     /// Connection number: how often the link was set down.
     pub(super) connection: Cell<u32>,
     /// Reason why the NIC is closed, or `None` if it works.
-    pub(super) closed: Cell<Option<DmaError>>,
+    pub(super) close_reason: Cell<Option<DmaError>>,
 }
 
 impl RemoteLink {
     /// Returns whether the link is up.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.bell.borrow().is_some()
+        self.doorbell.borrow().is_some()
     }
 
     /// Returns whether the link is up and the NIC is not closed.
     #[must_use]
-    pub fn works(&self) -> bool {
-        self.is_up() && self.closed.get().is_none()
+    pub fn is_usable(&self) -> bool {
+        self.is_up() && self.close_reason.get().is_none()
     }
 
     /// Returns a number that changes when the link is set down.
@@ -123,13 +123,14 @@ impl RemoteLink {
 
     /// Wakes the device.
     pub fn ring(&self) {
-        if let Some(bell) = &*self.bell.borrow() {
+        if let Some(bell) = &*self.doorbell.borrow() {
             bell.ring();
         }
     }
 
     /// Closes the NIC because of an error.
     pub fn close(&self, error: DmaError) {
-        self.closed.set(self.closed.get().or(Some(error)));
+        self.close_reason
+            .set(self.close_reason.get().or(Some(error)));
     }
 }

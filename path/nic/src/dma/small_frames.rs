@@ -5,7 +5,7 @@ use super::dedicated::RemoteQueue;
 use super::layout::Completion;
 use super::queue::DmaError;
 use crate::buffer::BufferId;
-use crate::frame::ETHERNET;
+use crate::frame::ETHERNET_BYTES;
 use crate::small_frame::{SmallBatch, SmallFrame};
 
 /// The posted buffer of a small frame.
@@ -31,7 +31,7 @@ impl RemoteQueue {
     ) {
         out.clear();
         buffers.clear();
-        if !self.is_started() || !self.link.works() {
+        if !self.is_started() || !self.link.is_usable() {
             return;
         }
         if let Err(error) = self.take_small_frames(budget, takes, out, buffers) {
@@ -86,7 +86,7 @@ impl RemoteQueue {
         } = *completion;
         let is_whole = !more && !error && merged.is_none();
         let is_split = header_len > 0 || descriptor.header.is_some();
-        if !is_whole || is_split || (len as usize) < ETHERNET {
+        if !is_whole || is_split || (len as usize) < ETHERNET_BYTES {
             return None;
         }
         out.push(buffer.span.take(len as usize)).ok()?;

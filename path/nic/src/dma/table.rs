@@ -39,7 +39,7 @@ pub enum MapError {
     NotMapped,
     /// The mapping count of a page of the range would overflow.
     #[error("a page of the range is mapped too often")]
-    TooOften,
+    TooManyMappings,
 }
 
 /// An area of memory, and the number of its first I/O page.
@@ -87,7 +87,7 @@ impl IoTable {
     pub fn map(&mut self, address: IoAddr, len: usize) -> Result<(), MapError> {
         let counts = self.counts_mut(address, len)?;
         if counts.contains(&u32::MAX) {
-            return Err(MapError::TooOften);
+            return Err(MapError::TooManyMappings);
         }
         counts.iter_mut().for_each(|count| *count += 1);
         Ok(())

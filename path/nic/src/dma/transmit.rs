@@ -68,12 +68,12 @@ impl TransmitQueue {
         self.queue.publish()
     }
 
-    /// See [`DriverQueue::wakes`].
+    /// See [`DriverQueue::needs_wakeup`].
     ///
     /// # Errors
     /// Returns an error if the queue's memory is inaccessible.
-    pub fn wakes(&mut self) -> Result<bool, DmaError> {
-        self.queue.wakes()
+    pub fn needs_wakeup(&mut self) -> Result<bool, DmaError> {
+        self.queue.needs_wakeup()
     }
 
     /// Frees the memory of sent frames.

@@ -8,7 +8,7 @@ impl Frame {
     /// Makes the first `len` bytes of the snapshot the bare header and removes them from the
     /// pieces. Every buffer stays a piece of the frame, even if it becomes empty. Has no effect if
     /// the snapshot is shorter than `len`, or if more than `len` bytes are already bare.
-    pub fn shed_header(&mut self, len: usize) {
+    pub fn make_header_bare(&mut self, len: usize) {
         if len > usize::from(self.header_len) || len < self.bare() {
             return;
         }

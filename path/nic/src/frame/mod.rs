@@ -10,16 +10,16 @@ use shmem::{Fault, Span};
 use smallvec::SmallVec;
 
 /// Bytes of an Ethernet header, the shortest frame.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET_BYTES: usize = 14;
 /// Bytes of a VLAN tag.
-pub(crate) const TAG: usize = 4;
+pub(crate) const TAG_BYTES: usize = 4;
 /// Number of header bytes that are always copied: enough for Ethernet with a VLAN tag, IPv6, and
 /// TCP with timestamps. One cache line is two bytes too short, even for IPv4 and TCP with
 /// timestamps.
-pub const HOT: usize = 96;
+pub const SNAPSHOT_MIN: usize = 96;
 /// Maximum number of copied header bytes: enough for Ethernet with a VLAN tag, IPv6, and TCP with
 /// all options.
-pub const SNAPSHOT: usize = 128;
+pub const SNAPSHOT_MAX: usize = 128;
 
 /// A frame in transit.
 ///
@@ -30,7 +30,7 @@ pub const SNAPSHOT: usize = 128;
 /// never the pieces themselves.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    header: [u8; SNAPSHOT],
+    header: [u8; SNAPSHOT_MAX],
     header_len: u8,
     /// Number of leading snapshot bytes without a piece.
     bare: u8,
@@ -74,7 +74,7 @@ impl Frame {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            header: [0; SNAPSHOT],
+            header: [0; SNAPSHOT_MAX],
             header_len: 0,
             bare: 0,
             changed: false,
@@ -98,12 +98,12 @@ impl Frame {
             *known = *head;
         }
         frame.header_len = N.min(span.len()) as u8;
-        frame.need(HOT)?;
+        frame.extend_snapshot(SNAPSHOT_MIN)?;
         Ok(frame)
     }
 
     /// Creates a frame that begins with the private bytes of `header`; the caller adds payload with
-    /// [`Frame::push`]. Returns `None` if `header` is longer than [`SNAPSHOT`].
+    /// [`Frame::push`]. Returns `None` if `header` is longer than [`SNAPSHOT_MAX`].
     #[must_use]
     pub fn with_header(header: &[u8]) -> Option<Self> {
         let mut frame = Self::empty();
@@ -119,8 +119,8 @@ impl Frame {
 
     /// Creates a frame of `len` bytes that was received with a split header. Its first bytes,
     /// `header`, become the bare header; `buffer` begins with space for the header and holds the
-    /// rest after that. Returns `None` if `header` is longer than [`SNAPSHOT`], or the frame longer
-    /// than the buffer.
+    /// rest after that. Returns `None` if `header` is longer than [`SNAPSHOT_MAX`], or the frame
+    /// longer than the buffer.
     #[must_use]
     pub fn split(header: &[u8], buffer: Buffer, len: usize) -> Option<Self> {
         let mut frame = Self::with_header(header)?;
@@ -143,7 +143,7 @@ impl Frame {
     /// # Errors
     /// Returns an error if the memory is inaccessible or does not belong to the frame; the frame is
     /// then unchanged.
-    pub fn put_header_back(&mut self, whole: Span) -> Result<(), Fault> {
+    pub fn undo_split(&mut self, whole: Span) -> Result<(), Fault> {
         let bare = self.bare();
         if bare == 0 {
             return Ok(());
@@ -167,25 +167,25 @@ impl Frame {
         self.pieces.push(piece);
     }
 
-    /// Copies the first [`HOT`] header bytes out of the pieces. The caller does this once, when the
-    /// pieces are complete.
+    /// Copies the first [`SNAPSHOT_MIN`] header bytes out of the pieces. The caller does this once,
+    /// when the pieces are complete.
     ///
     /// # Errors
     /// Returns an error if the memory is inaccessible.
     #[inline]
     pub fn snapshot(&mut self) -> Result<(), Fault> {
         self.header_len = self.bare;
-        self.need(HOT)
+        self.extend_snapshot(SNAPSHOT_MIN)
     }
 
-    /// Extends the snapshot to `bytes` bytes, or to the frame's length or [`SNAPSHOT`] if these are
-    /// smaller. Does not reread bytes that it already holds.
+    /// Extends the snapshot to `bytes` bytes, or to the frame's length or [`SNAPSHOT_MAX`] if these
+    /// are smaller. Does not reread bytes that it already holds.
     ///
     /// # Errors
     /// Returns an error if the memory is inaccessible.
     #[inline]
-    pub fn need(&mut self, bytes: usize) -> Result<(), Fault> {
-        let want = bytes.min(self.len as usize).min(SNAPSHOT);
+    pub fn extend_snapshot(&mut self, bytes: usize) -> Result<(), Fault> {
+        let want = bytes.min(self.len as usize).min(SNAPSHOT_MAX);
         let mut have = usize::from(self.header_len);
         let mut skip = have.saturating_sub(usize::from(self.bare));
         if have >= want {
@@ -254,7 +254,7 @@ impl Frame {
     /// [`Frame::header`] are private but undefined.
     #[must_use]
     #[inline]
-    pub const fn snapshot_array(&self) -> &[u8; SNAPSHOT] {
+    pub const fn snapshot_array(&self) -> &[u8; SNAPSHOT_MAX] {
         &self.header
     }
 
@@ -343,9 +343,9 @@ impl Frame {
     /// Adds an owner to every buffer of the frame. The caller must then [recycle](Frame::recycle)
     /// the frame once more. Returns false, without effect, if the supply cannot share one of the
     /// buffers.
-    pub fn keep(&self, buffers: &mut dyn Buffers) -> bool {
+    pub fn add_owner(&self, buffers: &mut dyn Buffers) -> bool {
         for (kept, piece) in self.pieces.iter().enumerate() {
-            if !buffers.keep(piece.buffer) {
+            if !buffers.add_owner(piece.buffer) {
                 let kept = self.pieces.iter().take(kept);
                 kept.for_each(|piece| buffers.put(piece.buffer));
                 return false;

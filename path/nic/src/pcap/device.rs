@@ -160,7 +160,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
                         report.refused += 1;
                         continue;
                     }
-                    match writer.frame(now_ns, frame) {
+                    match writer.write_frame(now_ns, frame) {
                         Ok(true) => self.written += 1,
                         Ok(false) => self.unwritten += 1,
                         Err(_) => {

@@ -41,7 +41,7 @@ impl<N: Nic, W: Write> Tee<N, W> {
         };
         for frame in frames {
             // A frame in inaccessible memory is not recorded. Its user detects the fault.
-            self.recorded += u64::from(writer.frame(now_ns, frame) == Ok(true));
+            self.recorded += u64::from(writer.write_frame(now_ns, frame) == Ok(true));
         }
         if let Err(why) = writer.flush() {
             self.writer = None;

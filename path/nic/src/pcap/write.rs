@@ -56,7 +56,7 @@ impl<W: Write> FrameWriter<W> {
     ///
     /// # Errors
     /// Returns an error if the frame's memory is inaccessible; the frame is then not added.
-    pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
+    pub fn write_frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
         let bytes = frame.to_vec()?;
         let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
         let bytes_more = (size_of::<[u32; 4]>() + kept.len()) as u64;

@@ -4,9 +4,9 @@
 use super::wire::{FrameInFlight, OneWay};
 use crate::buffer::Buffers;
 use crate::frame::copy::CopyError;
-use crate::frame::{Frame, SNAPSHOT};
-use crate::vmq::{QueueId, Receive, Steering, VmqError, VmqReceived};
-use abi::machine::EVERY_MAC;
+use crate::frame::{Frame, SNAPSHOT_MAX};
+use crate::vmq::{QueueId, ReceiveSide, Steering, VmqError, VmqReceived};
+use abi::machine::ALL_MACS;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -72,7 +72,7 @@ impl Steering for MacTable {
         let table = &mut self.0.borrow_mut().table;
         match queue {
             Some(queue) => _ = table.insert(mac, queue),
-            None if mac == EVERY_MAC => table.clear(),
+            None if mac == ALL_MACS => table.clear(),
             None => _ = table.remove(&mac),
         }
         Ok(0)
@@ -90,7 +90,7 @@ pub(super) struct SimReceiver {
     pub(super) rings: Rc<RefCell<SimRings>>,
 }
 
-impl Receive for SimReceiver {
+impl ReceiveSide for SimReceiver {
     fn queues(&self) -> usize {
         self.rings.borrow().queues.len()
     }
@@ -143,7 +143,7 @@ impl Receive for SimReceiver {
 
 /// Stores a frame with a split header in a buffer.
 fn store_split(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Frame, CopyError> {
-    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
+    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT_MAX));
     let buffer = buffers.take().ok_or(CopyError::NoBuffer)?;
     let stored = match Frame::split(header, buffer, bytes.len()) {
         Some(frame) => match buffer.span.skip(header.len()).write(rest) {

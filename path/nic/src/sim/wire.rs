@@ -1,7 +1,7 @@
 //! Frames in transit on a simulated cable.
 
 use crate::offload::Offload;
-use crate::seed::Seeded;
+use crate::seed::SeededRng;
 use std::collections::VecDeque;
 
 /// One direction of a cable, with its frames in transit.
@@ -12,7 +12,7 @@ pub(super) struct OneWay {
     /// Time at which the sending end finishes its current transmission.
     pub(super) busy_until_ns: u64,
     pub(super) lost: u64,
-    pub(super) chance: Seeded,
+    pub(super) chance: SeededRng,
 }
 
 /// A frame in transit.
@@ -30,7 +30,7 @@ impl OneWay {
             held_bytes: 0,
             busy_until_ns: 0,
             lost: 0,
-            chance: Seeded::new(seed),
+            chance: SeededRng::new(seed),
         }
     }
 

@@ -74,12 +74,12 @@ pub trait Vmq {
     /// has the MAC.
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError>;
 
-    /// Sets whether the NIC keeps the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of each
-    /// frame out of the backend's buffers. These bytes then become the frame's bare header; the
-    /// buffer begins with space for them and holds the rest of the frame after that. So a reader of
-    /// the buffer cannot see a frame's header before the backend writes it
-    /// ([`Frame::put_header_back`]). The thesis does not have this call; its section 3.4 names the
-    /// lack as a limitation.
+    /// Sets whether the NIC keeps the first [`SNAPSHOT_MAX`](crate::frame::SNAPSHOT_MAX) bytes of
+    /// each frame out of the backend's buffers. These bytes then become the frame's bare header;
+    /// the buffer begins with space for them and holds the rest of the frame after that. So a
+    /// reader of the buffer cannot see a frame's header before the backend writes it
+    /// ([`Frame::undo_split`]). The thesis does not have this call; its section 3.4 names the lack
+    /// as a limitation.
     ///
     /// # Errors
     /// Returns an error if the queue does not exist, or is enabled or draining.
@@ -124,7 +124,7 @@ pub trait Vmq {
         queue: QueueId,
         now_ns: u64,
         budget: usize,
-        backend: &mut dyn Backend,
+        backend: &mut dyn VmqBackend,
     ) -> Result<usize, VmqError>;
 
     /// Returns the counters of the queues, by name.
@@ -133,7 +133,7 @@ pub trait Vmq {
 
 /// Reason why a buffer returns without a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freed {
+pub enum ReturnReason {
     /// The buffer received no frame, and can be posted again.
     Unused,
     /// The buffer's memory is inaccessible.
@@ -141,12 +141,12 @@ pub enum Freed {
 }
 
 /// The backend's part of the interface, for one queue: the thesis's VMQ virtualization layer API.
-pub trait Backend {
+pub trait VmqBackend {
     /// Returns the next buffer that the guest has posted (`vmq_alloc_skb`), if any.
     fn alloc(&mut self) -> Option<Buffer>;
 
     /// Returns a buffer without a frame (`vmq_free_skb`).
-    fn free(&mut self, buffer: BufferId, why: Freed);
+    fn free(&mut self, buffer: BufferId, why: ReturnReason);
 
     /// Delivers a received frame (`vmq_netif_rx`). Its single piece lies in a buffer from
     /// [`Backend::alloc`], and its snapshot is complete.
@@ -156,7 +156,7 @@ pub trait Backend {
 /// Control over a NIC's mapping of MACs to queues.
 pub trait Steering: std::fmt::Debug {
     /// Steers frames for `mac` to `queue`, or to the shared queue if it is `None`.
-    /// [`EVERY_MAC`](abi::machine::EVERY_MAC) means all frames. Returns the number of the change:
+    /// [`ALL_MACS`](abi::machine::ALL_MACS) means all frames. Returns the number of the change:
     /// frames steered by earlier rules may be in transit until [`Steering::effective`] returns at
     /// least this number. Changes take effect in the order of the calls.
     ///

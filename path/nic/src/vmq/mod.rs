@@ -33,5 +33,5 @@
 mod contract;
 mod queue;
 
-pub use contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
-pub use queue::{MultiQueue, Receive, VmqReceived};
+pub use contract::{QueueId, ReturnReason, Steering, Vmq, VmqBackend, VmqError};
+pub use queue::{MultiQueue, ReceiveSide, VmqReceived};

@@ -1,10 +1,10 @@
 //! The queues of a NIC and their states. This is the only implementation of [`Vmq`]; every NIC that
-//! implements [`Steering`] and [`Receive`] uses it.
+//! implements [`Steering`] and [`ReceiveSide`] uses it.
 
-use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
+use super::contract::{QueueId, ReturnReason, Steering, Vmq, VmqBackend, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
-use abi::machine::EVERY_MAC;
+use abi::machine::ALL_MACS;
 
 /// Minimum interval between queries for the steering change in effect. Another process may have to
 /// answer a query.
@@ -25,7 +25,7 @@ pub struct VmqReceived {
 }
 
 /// The receive side of a NIC with queues, which differs between NICs.
-pub trait Receive {
+pub trait ReceiveSide {
     /// Returns the number of queues.
     fn queues(&self) -> usize;
 
@@ -78,14 +78,14 @@ pub struct MultiQueue<S, R> {
     effective: u64,
     queried_ns: Option<u64>,
     /// MACs that must still be steered to the shared queue. Until then, the NIC may steer their
-    /// frames to any draining queue. The list may include [`EVERY_MAC`].
+    /// frames to any draining queue. The list may include [`ALL_MACS`].
     stray_macs: Vec<[u8; 6]>,
     last_change: u64,
     retry_ns: u64,
     frames: Vec<Frame>,
 }
 
-impl<S: Steering, R: Receive> MultiQueue<S, R> {
+impl<S: Steering, R: ReceiveSide> MultiQueue<S, R> {
     /// Creates the queues, all free.
     #[must_use]
     pub fn new(steering: S, receive: R) -> Self {
@@ -162,7 +162,8 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         Ok(())
     }
 
-    /// Returns whether all frames that were steered before `change` have arrived in their queues.
+    /// Returns whether all frames that were steered before `modify_bits` have arrived in their
+    /// queues.
     fn is_effective(&mut self, change: u64, now_ns: u64) -> bool {
         let recently = |since_ns: u64| now_ns.saturating_sub(since_ns) < QUERY_INTERVAL_NS;
         if self.effective < change && !self.queried_ns.is_some_and(recently) {
@@ -173,7 +174,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     }
 }
 
-impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
+impl<S: Steering, R: ReceiveSide> Vmq for MultiQueue<S, R> {
     fn avail_queues(&self) -> usize {
         let free = |queue: &&VmqQueue| queue.state == VmqQueueState::Free;
         self.queues.iter().filter(free).count()
@@ -254,7 +255,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn recover(&mut self) -> Result<(), VmqError> {
-        self.stray_macs = vec![EVERY_MAC];
+        self.stray_macs = vec![ALL_MACS];
         for queue in &mut self.queues {
             queue.state = VmqQueueState::Draining(None);
         }
@@ -271,7 +272,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         queue: QueueId,
         now_ns: u64,
         budget: usize,
-        backend: &mut dyn Backend,
+        backend: &mut dyn VmqBackend,
     ) -> Result<usize, VmqError> {
         if !self.stray_macs.is_empty() && now_ns >= self.retry_ns {
             // If this fails, a later poll retries it.
@@ -290,13 +291,13 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         };
         let mut supply = BackendBuffers {
             backend,
-            why: Freed::Fault,
+            why: ReturnReason::Fault,
         };
         let budget = budget.min(size);
         let received =
             self.receive
                 .receive(queue, now_ns, budget, split, &mut supply, &mut self.frames);
-        supply.why = Freed::Unused;
+        supply.why = ReturnReason::Unused;
         self.receive.release(queue, &mut supply);
         for frame in self.frames.drain(..) {
             backend.netif_rx(frame);
@@ -315,10 +316,10 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 }
 
-/// Adapts a backend to a buffer supply for [`Receive`].
+/// Adapts a backend to a buffer supply for [`ReceiveSide`].
 struct BackendBuffers<'a> {
-    backend: &'a mut dyn Backend,
-    why: Freed,
+    backend: &'a mut dyn VmqBackend,
+    why: ReturnReason,
 }
 
 impl Buffers for BackendBuffers<'_> {

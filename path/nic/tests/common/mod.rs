@@ -1,7 +1,7 @@
 //! Helpers of the device tests.
 #![allow(dead_code, unreachable_pub)]
 
-use nic::dma::{Bell, RemoteNic, Wire};
+use nic::dma::{DeviceDoorbell, RemoteNic, Wire};
 use nic::{Buffers, Caps, Frame, Nic, Pool, TxReport};
 use shmem::Area;
 use std::cell::{Cell, RefCell};
@@ -44,7 +44,7 @@ pub fn received(nic: &mut RemoteNic, pool: &mut Pool) -> Vec<Vec<u8>> {
 #[derive(Debug, Default)]
 pub struct CountingBell(pub Cell<u32>);
 
-impl Bell for CountingBell {
+impl DeviceDoorbell for CountingBell {
     fn ring(&self) {
         self.0.set(self.0.get() + 1);
     }

@@ -313,7 +313,7 @@ fn frames_pass_both_ways_as_rings_wrap() {
         got[0].recycle(&mut pool);
     }
     poll(&mut nic, &mut pool);
-    assert_eq!(nic.closed(), None);
+    assert_eq!(nic.close_reason(), None);
     let posted = counter(&nic, "rx_posted");
     assert_eq!(posted, u64::from(ENTRIES) - 1, "one descriptor stays free");
     assert_eq!(posted as usize + pool.available(), BUFFERS);
@@ -416,7 +416,7 @@ fn frame_longer_than_its_buffer_closes_the_nic() {
         let mut got = poll(&mut nic, &mut pool);
         assert_eq!(got.len(), 1, "the frame before it is received");
         got[0].recycle(&mut pool);
-        let why = nic.closed().expect("the NIC is open").to_string();
+        let why = nic.close_reason().expect("the NIC is open").to_string();
         let expected = format!("receive queue 0, index 1: {len} bytes where 2048 fit");
         assert_eq!(why, expected);
         assert_eq!(device.0.resets.get(), 2, "the device was not reset");
@@ -444,7 +444,7 @@ fn damaged_partial_and_impossible_frames_are_dropped() {
     assert_eq!(counter(&nic, "rx_malformed"), all.len() as u64);
     device.receive(0, &frame(64, 3));
     assert_eq!(poll(&mut nic, &mut pool).len(), 1);
-    assert_eq!(nic.closed(), None);
+    assert_eq!(nic.close_reason(), None);
     let posted = counter(&nic, "rx_posted") as usize;
     assert_eq!(posted + pool.available(), BUFFERS - 1);
 }
@@ -466,7 +466,7 @@ fn completions_of_other_descriptors_have_no_effect() {
     let ring = [IntelRegister::TransmitBase, IntelRegister::TransmitBaseHigh];
     device.descriptor(ring, 0).store_u64(8, u64::MAX).unwrap();
     assert_eq!(nic.tx(0, &[], &[]).sent, 0);
-    assert_eq!(nic.closed(), None);
+    assert_eq!(nic.close_reason(), None);
     nic.release(&mut pool);
     assert_complete(&mut pool);
 }
@@ -482,16 +482,16 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
         poll(&mut nic, &mut pool);
         device.put(IntelRegister::Missed, 3);
         nic.check();
-        assert_eq!((nic.closed(), counter(&nic, "missed")), (None, 3));
+        assert_eq!((nic.close_reason(), counter(&nic, "missed")), (None, 3));
         device.put(IntelRegister::Receive, value);
         nic.check();
-        assert_eq!(nic.closed(), Some(reason));
+        assert_eq!(nic.close_reason(), Some(reason));
         assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
         poll(&mut nic, &mut pool);
         assert_eq!(pool.available(), BUFFERS);
         super::reset::<Intel82574<_>>(&device).unwrap();
         nic.restart().unwrap();
-        assert_eq!((nic.closed(), counter(&nic, "missed")), (None, 3));
+        assert_eq!((nic.close_reason(), counter(&nic, "missed")), (None, 3));
         poll(&mut nic, &mut pool);
         device.receive(0, &frame(64, 3));
         assert_eq!(poll(&mut nic, &mut pool).len(), 1);
@@ -538,7 +538,7 @@ proptest! {
             for mut frame in poll(&mut nic, &mut pool) {
                 frame.recycle(&mut pool);
             }
-            if nic.closed().is_some() {
+            if nic.close_reason().is_some() {
                 break;
             }
         }

@@ -283,7 +283,7 @@ fn frames_pass_both_ways_as_rings_wrap() {
         assert_eq!((header, sent), (vec![0; 12], bytes));
         got[0].recycle(&mut pool);
     }
-    assert_eq!(nic.closed(), None);
+    assert_eq!(nic.close_reason(), None);
     let posted = counter(&nic, "rx_posted") as usize;
     assert_eq!(posted + pool.available(), BUFFERS);
 }
@@ -360,7 +360,7 @@ fn invalid_returns_close_the_nic_and_lose_no_buffer() {
         for mut frame in poll(&mut nic, &mut pool) {
             frame.recycle(&mut pool);
         }
-        let why = nic.closed().expect("the NIC is open").to_string();
+        let why = nic.close_reason().expect("the NIC is open").to_string();
         assert!(why.contains(expected), "attack {number}: {why}");
         assert_eq!(
             device.0.raw(Register::Status),
@@ -408,16 +408,19 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
         device.receive([0; 12], &frame(11, 3));
         poll(&mut nic, &mut pool);
         nic.check();
-        assert_eq!(nic.closed(), None);
+        assert_eq!(nic.close_reason(), None);
         device.set(Register::Status, status).unwrap();
         nic.check();
-        assert_eq!(nic.closed(), Some(reason));
+        assert_eq!(nic.close_reason(), Some(reason));
         assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
         poll(&mut nic, &mut pool);
         assert_eq!(pool.available(), BUFFERS);
         super::reset::<VirtioNet<_>>(&device).unwrap();
         nic.restart().unwrap();
-        assert_eq!((nic.closed(), counter(&nic, "rx_malformed")), (None, 1));
+        assert_eq!(
+            (nic.close_reason(), counter(&nic, "rx_malformed")),
+            (None, 1)
+        );
         poll(&mut nic, &mut pool);
         device.receive([0; 12], &frame(64, 3));
         assert_eq!(poll(&mut nic, &mut pool).len(), 1);
@@ -435,7 +438,7 @@ fn frames_of_impossible_lengths_are_dropped() {
         assert!(poll(&mut nic, &mut pool).is_empty(), "{len}");
     }
     assert_eq!(counter(&nic, "rx_malformed"), 6);
-    assert_eq!(nic.closed(), None);
+    assert_eq!(nic.close_reason(), None);
     let posted = counter(&nic, "rx_posted") as usize;
     assert_eq!(posted + pool.available(), BUFFERS);
 }
@@ -479,7 +482,7 @@ proptest! {
             for mut frame in poll(&mut nic, &mut pool) {
                 frame.recycle(&mut pool);
             }
-            if nic.closed().is_some() {
+            if nic.close_reason().is_some() {
                 break;
             }
         }

@@ -8,13 +8,13 @@ pub(super) const UNSTAMPED: usize = Hop::COUNT;
 
 /// Cycles by index since the start.
 #[derive(Debug)]
-pub(super) struct Accounts {
+pub(super) struct HopAccounts {
     cycles: [Cell<u64>; Hop::COUNT + 1],
     /// Recent cycles of stamped turns, by hop.
     shares: [Cell<u64>; Hop::COUNT],
 }
 
-impl Accounts {
+impl HopAccounts {
     pub(super) fn new() -> Self {
         Self {
             cycles: [const { Cell::new(0) }; Hop::COUNT + 1],

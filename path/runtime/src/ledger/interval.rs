@@ -8,7 +8,7 @@ const LONGEST_CHARGES: usize = 16;
 
 /// State since the last read of the CPU clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stretch {
+pub(super) struct MeasuredInterval {
     pub from_tsc: u64,
     pub from_cpu_ns: u64,
     pub from_stamps: u64,
@@ -17,7 +17,7 @@ pub(super) struct Stretch {
     pub sleeps: u64,
 }
 
-impl Stretch {
+impl MeasuredInterval {
     /// Returns the cycles from the start of the stretch to the stamp `last`.
     pub(super) fn age(&self, last: u64) -> u64 {
         last.wrapping_sub(self.from_tsc)
@@ -31,9 +31,9 @@ impl Stretch {
 
 /// The longest charges of a stretch as (cycles, index), unsorted.
 #[derive(Debug)]
-pub(super) struct Longest([Cell<(u64, usize)>; LONGEST_CHARGES]);
+pub(super) struct LongestCharges([Cell<(u64, usize)>; LONGEST_CHARGES]);
 
-impl Longest {
+impl LongestCharges {
     pub(super) fn new() -> Self {
         Self([const { Cell::new((0, 0)) }; LONGEST_CHARGES])
     }

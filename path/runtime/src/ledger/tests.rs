@@ -24,7 +24,7 @@ fn cycles_are_charged_to_the_earlier_hop() {
     let run = |_| {
         let ledger = Ledger::new(true);
         ledger.enter(Hop::Bridge);
-        ledger.at(Hop::Copy, || work(&ledger, 3_000_000));
+        ledger.charge_to(Hop::Copy, || work(&ledger, 3_000_000));
         work(&ledger, 1_000_000);
         ledger.report()
     };
@@ -92,10 +92,10 @@ fn expensive_stamps_are_sampled() {
     let end_ns = thread_cpu_ns() + 200_000_000;
     while thread_cpu_ns() < end_ns {
         for _ in 0..100 {
-            ledger.turn();
+            ledger.begin_turn();
             for _ in 0..HOPS / 2 {
-                ledger.at(Hop::Bridge, || burn(50));
-                ledger.at(Hop::Copy, || burn(400));
+                ledger.charge_to(Hop::Bridge, || burn(50));
+                ledger.charge_to(Hop::Copy, || burn(400));
             }
             ledger.checkpoint();
         }
@@ -120,8 +120,8 @@ fn expensive_stamps_are_sampled() {
     assert!(charged.abs_diff(used) < used / 4, "{used} {report}");
     // From here on stamps are cheap.
     for _ in 0..64 {
-        ledger.turn();
-        ledger.at(Hop::Copy, || burn(ledger.hz / 1000));
+        ledger.begin_turn();
+        ledger.charge_to(Hop::Copy, || burn(ledger.hz / 1000));
         ledger.checkpoint();
     }
     assert_eq!((ledger.sampling.every(), ledger.stamped.get()), (1, true));
@@ -155,7 +155,7 @@ fn closure() -> f64 {
     let before = thread_cpu_ns();
     let ledger = Ledger::new(true);
     for _ in 0..200 {
-        ledger.at(Hop::Bridge, || burn(20_000));
+        ledger.charge_to(Hop::Bridge, || burn(20_000));
         ledger.sleep(|| std::thread::sleep(std::time::Duration::from_micros(100)));
     }
     let report = ledger.report();

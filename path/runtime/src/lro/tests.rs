@@ -34,7 +34,7 @@ fn lro_is_on_where_it_is_configured() {
         };
         let active = |side| LroStage::new(side, &config, 64).is_active();
         assert_eq!(
-            (active(Side::Physical), active(Side::Virtual)),
+            (active(LroSide::Physical), active(LroSide::Virtual)),
             (physical, is_virtual)
         );
     }
@@ -48,7 +48,7 @@ fn packets_of_a_poll_merge_and_return_buffers() {
             buffers,
             ..config(FlushConfig::Poll)
         };
-        let mut lro_stage = LroStage::new(Side::Physical, &config, 32);
+        let mut lro_stage = LroStage::new(LroSide::Physical, &config, 32);
         let packets: Vec<_> = (0..10).map(|n| packet(1, n)).collect();
         let mut arrived = frames(&mut pool, &packets);
         let mut out = Vec::new();
@@ -70,7 +70,7 @@ fn packets_of_a_poll_merge_and_return_buffers() {
 #[test]
 fn held_packets_are_flushed_when_due() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(50)), 32);
+    let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(50)), 32);
     let packets = [packet(1, 0), packet(1, 1)];
     let mut out = Vec::new();
     lro_stage.pass(1_000, true, &mut frames(&mut pool, &packets), &mut out);
@@ -90,7 +90,7 @@ fn held_packets_are_flushed_when_due() {
 #[test]
 fn delayed_aggregation_counts_only_real_polls() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::Polls(2)), 32);
+    let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::Polls(2)), 32);
     let mut out = Vec::new();
     lro_stage.pass(0, false, &mut frames(&mut pool, &[packet(1, 0)]), &mut out);
     // These calls have no frames and are not polls.
@@ -109,7 +109,7 @@ fn delayed_aggregation_counts_only_real_polls() {
 #[test]
 fn a_packet_with_psh_never_waits() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Virtual, &config(FlushConfig::After(5000)), 32);
+    let mut lro_stage = LroStage::new(LroSide::Virtual, &config(FlushConfig::After(5000)), 32);
     let packets = [packet(1, 0), packet_with(1, 1, ACK | PSH)];
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
@@ -119,7 +119,7 @@ fn a_packet_with_psh_never_waits() {
 #[test]
 fn held_buffers_are_limited() {
     let mut pool = pool(256);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 40);
+    let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(5000)), 40);
     let mut out = Vec::new();
     let mut given = 0;
     for n in 0..20 {
@@ -150,7 +150,7 @@ fn held_buffers_are_limited() {
 #[test]
 fn disabling_flushes_held_frames() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Virtual, &config(FlushConfig::After(5000)), 32);
+    let mut lro_stage = LroStage::new(LroSide::Virtual, &config(FlushConfig::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
@@ -173,7 +173,7 @@ fn disabling_flushes_held_frames() {
 #[test]
 fn new_rules_apply_from_the_next_poll() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 32);
+    let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
@@ -189,14 +189,14 @@ fn sums_include_all_stages_of_a_domain() {
     let mut pool = pool(64);
     let mut sums = Sums::default();
     for flow in 0..2 {
-        let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(50)), 32);
+        let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(50)), 32);
         let packets: Vec<_> = (0..4).map(|n| packet(flow, n)).collect();
         let mut out = Vec::new();
         lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
         lro_stage.pass(60_000, false, &mut Vec::new(), &mut out);
         lro_stage.add_to(&mut sums);
     }
-    LroStage::new(Side::Physical, &LroConfig::default(), 32).add_to(&mut sums);
+    LroStage::new(LroSide::Physical, &LroConfig::default(), 32).add_to(&mut sums);
     let value = Value::from(sums);
     assert_eq!(
         (&value["segments"], &value["aggregates"]),
@@ -221,7 +221,7 @@ fn a_ring_keeps_buffers_while_others_are_held() {
             buffers,
             ..config(FlushConfig::After(5000))
         };
-        let mut lro_stage = LroStage::new(Side::Virtual, &config, 16);
+        let mut lro_stage = LroStage::new(LroSide::Virtual, &config, 16);
         let memory = Area::anonymous(8 * 2048).unwrap();
         let mut source = Pool::new(memory, 2048);
         let (mut arrived, mut out, mut passed) = (Vec::new(), Vec::new(), Vec::new());
@@ -230,7 +230,11 @@ fn a_ring_keeps_buffers_while_others_are_held() {
             let packets = [packet(1, n), packet(2, n)];
             let mut given = frames(&mut source, &packets);
             sent.extend(packets);
-            assert_eq!(rig.give(&given), 2, "batch {n}: the ring has no buffers");
+            assert_eq!(
+                rig.deliver_to_guest(&given),
+                2,
+                "batch {n}: the ring has no buffers"
+            );
             given
                 .iter_mut()
                 .for_each(|frame| frame.recycle(&mut source));
@@ -287,7 +291,7 @@ fn packets_with_a_header_slot_are_merged() {
             buffers,
             ..config(FlushConfig::Poll)
         };
-        let mut lro_stage = LroStage::new(Side::Virtual, &config, 64);
+        let mut lro_stage = LroStage::new(LroSide::Virtual, &config, 64);
         let (mut arrived, mut out) = (Vec::new(), Vec::new());
         assert_eq!(rig.front.receive(64, &mut arrived), Ok(10));
         lro_stage.pass(0, false, &mut arrived, &mut out);

@@ -35,7 +35,7 @@ impl MailboxClient {
     ///
     /// # Errors
     /// Returns an error if the domain does not answer, or the request is too long.
-    pub fn ask(&mut self, request: &[u8], ring: impl FnOnce()) -> Result<Vec<u8>, String> {
+    pub fn request(&mut self, request: &[u8], ring: impl FnOnce()) -> Result<Vec<u8>, String> {
         if request.len() > mailbox::IN_MAX {
             return Err("the request is longer than the mailbox".to_owned());
         }

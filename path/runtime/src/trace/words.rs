@@ -43,7 +43,7 @@ impl DropSnapshot {
             "The guest is not connected.",
             not_connected,
         );
-        Self::of(counters.to_guest, counters.to_guest_drops.iter()).with([absent])
+        Self::of(counters.to_guest, counters.to_guest_drops.iter()).with_reasons([absent])
     }
 
     /// Takes the snapshot of the driver domain, from a guest's counters.
@@ -63,12 +63,12 @@ impl DropSnapshot {
     /// Adds further drop reasons with their current numbers.
     #[must_use]
     pub fn with_counts(self, drops: impl Iterator<Item = (impl Named, u64)>) -> Self {
-        self.with(drops.map(|(reason, count)| (reason.name(), reason.meaning(), count)))
+        self.with_reasons(drops.map(|(reason, count)| (reason.name(), reason.meaning(), count)))
     }
 
     /// Adds further drop reasons, each with its name, meaning and current number.
     #[must_use]
-    pub fn with(
+    pub fn with_reasons(
         mut self,
         dropped: impl IntoIterator<Item = (&'static str, &'static str, u64)>,
     ) -> Self {
@@ -128,7 +128,7 @@ mod tests {
         counters.to_guest_drops.add(VifDrop::NoRequest, 7);
         let unfit = [("fault", "Its memory is no longer accessible.", 0)];
         let drop_snapshot = |counters: &InterfaceCounters, absent| {
-            DropSnapshot::of_guest(counters, absent).with(unfit)
+            DropSnapshot::of_guest(counters, absent).with_reasons(unfit)
         };
         let before = drop_snapshot(&counters, 0);
         assert_eq!(before.since(&before, "web"), "web has not accepted it yet");

@@ -36,7 +36,7 @@ fn attack_01_producer_overrun_disables_one_vif() {
         rig.back.publish();
         assert_eq!(rig.raw_rx().rsp_prod(), 0);
         assert!(other.send(&packet(60, 1), Offload::default()));
-        assert_eq!(other.take(64).len(), 1);
+        assert_eq!(other.take_from_guest(64).len(), 1);
     });
 }
 
@@ -78,7 +78,7 @@ fn attack_03_one_response_for_each_request() {
                 })
                 .collect();
             raw.send(&words);
-            rig.take(64);
+            rig.take_from_guest(64);
             let answered = raw.rsp_prod();
             assert!(answered <= raw.req_prod());
             assert!(
@@ -91,7 +91,7 @@ fn attack_03_one_response_for_each_request() {
             tx_part(&rig, 0, 60, 0),
             tx_part(&rig, 0, 60, 0),
         ]);
-        rig.take(64);
+        rig.take_from_guest(64);
         assert_eq!(raw.rsp_prod(), raw.req_prod());
     });
 }
@@ -139,7 +139,7 @@ fn attack_05_too_many_slots() {
                 })
                 .collect();
             raw.send(&words);
-            assert!(rig.take(64).is_empty());
+            assert!(rig.take_from_guest(64).is_empty());
             assert_eq!(raw.rsp_prod(), raw.req_prod());
         }
         assert_eq!(
@@ -252,7 +252,7 @@ fn attack_07_oversize_and_wrap() {
             ));
         }
         raw.send(&words);
-        assert!(rig.take(64).is_empty());
+        assert!(rig.take_from_guest(64).is_empty());
         assert_eq!(
             rig.back
                 .counters()
@@ -265,7 +265,7 @@ fn attack_07_oversize_and_wrap() {
             .map(|n| tx_part(&rig, n, u16::MAX, if n < 29 { txf::MORE_DATA } else { 0 }))
             .collect();
         raw.send(&words);
-        assert!(rig.take(64).is_empty());
+        assert!(rig.take_from_guest(64).is_empty());
         assert_eq!(rig.back.counters().from_guest_drops.total(), 2);
         assert_eq!(raw.rsp_prod(), 50);
         // One part is a byte too long for its page, the other just fits.
@@ -276,7 +276,7 @@ fn attack_07_oversize_and_wrap() {
         };
         let words = [at_the_end(30, 61), at_the_end(31, 60)];
         raw.send(&words);
-        assert_eq!(rig.take(64).len(), 1);
+        assert_eq!(rig.take_from_guest(64).len(), 1);
         let drops = &rig.back.counters().from_guest_drops;
         assert_eq!((drops.get(VifDrop::CrossesPage), drops.total()), (2, 3));
     });
@@ -323,7 +323,7 @@ fn attack_09_guest_stops_consuming() {
             .collect();
         let mut delivered = 0;
         for _ in 0..100 {
-            delivered += rig.give(&frames);
+            delivered += rig.deliver_to_guest(&frames);
         }
         assert_eq!(delivered, 8);
         let drops = rig.back.counters().to_guest_drops;
@@ -370,7 +370,7 @@ fn attack_08_malformed_packets_whose_grants_fail() {
             raw.send(&words);
             // Terminates every incomplete packet.
             raw.send(&[tx_part(&rig, 9, 60, 0), tx_part(&rig, 9, 60, 0)]);
-            rig.take(64);
+            rig.take_from_guest(64);
             rig.back.publish();
             assert!(!rig.back.grants_mut().reading, "{number}");
             let waits = raw.req_prod() - raw.rsp_prod();
@@ -400,7 +400,7 @@ fn attack_10_events_without_requests() {
         }
         assert!(rig.send(&packet(60, 1), Offload::default()));
         assert!(rig.back.has_work());
-        assert_eq!(rig.take(64).len(), 1);
+        assert_eq!(rig.take_from_guest(64).len(), 1);
     });
 }
 
@@ -424,9 +424,9 @@ fn attack_11_guest_rearms_notifications_always() {
         };
         for turn in 1..=16 {
             wants_all(&rig, 1);
-            assert_eq!(rig.give(&frames), 4);
+            assert_eq!(rig.deliver_to_guest(&frames), 4);
             assert!(rig.send(&packet(60, 1), Offload::default()));
-            rig.take(64);
+            rig.take_from_guest(64);
             rig.back.publish();
             shmem::sync::fence(std::sync::atomic::Ordering::SeqCst);
             let rings = (0..100).filter(|_| {

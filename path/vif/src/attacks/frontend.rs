@@ -113,7 +113,7 @@ fn attack_04_double_fetch_at_the_frontend() {
         let mut rig = Rig::new(sizes());
         let source = TestMemory::new(1);
         let bytes = packet(60, 9);
-        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
+        assert_eq!(rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 60)]), 1);
         let mut frames = Vec::new();
         assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
         for n in rig.layout.rx_pool() {
@@ -221,7 +221,7 @@ fn attack_09_driver_stops_consuming() {
             "nothing is left to read into"
         );
         assert_eq!(rig.front.transmit(&mut Vec::new()).unwrap().sent, 0);
-        assert_eq!(rig.take(64).len(), 64);
+        assert_eq!(rig.take_from_guest(64).len(), 64);
         assert_eq!(rig.front.reap(), Ok(64));
         assert!(rig.guest_frame(&bytes).is_some());
     });

@@ -52,7 +52,7 @@ fn attack_22_stale_bytes() {
         let source = TestMemory::new(1);
         source.area().span().fill(0xaa).unwrap();
         let bytes = vec![0x55; 61];
-        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 61)]), 1);
+        assert_eq!(rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 61)]), 1);
         let written: usize = rig
             .layout
             .rx_pool()

@@ -3,7 +3,7 @@
 use crate::counters::VifDrop;
 use crate::grants::GrantAccess;
 use crate::netif::rings::TX_RESPONSE;
-use crate::netif::{Abilities, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
+use crate::netif::{MIN_PACKET, PeerCaps, TxRequest, TxResponse, rsp, transport, txf};
 use abi::PAGE;
 use nic::{BufferId, Checksum, Frame, Gso, Piece};
 
@@ -89,7 +89,7 @@ pub(super) fn check_packet(
     parts: u32,
     own: u32,
     gso: Option<Gso>,
-    may: &Abilities,
+    may: &PeerCaps,
 ) -> Option<VifDrop> {
     if parts > u32::from(may.max_slots) {
         return Some(VifDrop::TooManySlots);
@@ -117,7 +117,7 @@ pub(super) fn fill(
     frame: &mut Frame,
     chain: &PacketChain,
     accesses: &[GrantAccess],
-    may: &Abilities,
+    may: &PeerCaps,
 ) -> Result<(), VifDrop> {
     let (from, to) = chain.accesses;
     for access in accesses.get(from as usize..to as usize).unwrap_or(&[]) {
@@ -133,7 +133,7 @@ pub(super) fn fill(
     }
     frame.snapshot().map_err(|_| VifDrop::Fault)?;
     if chain.flags & txf::CSUM_BLANK != 0 {
-        frame.offload = transport::blank(frame, chain.gso, may)?;
+        frame.offload = transport::set_offloads(frame, chain.gso, may)?;
     } else if chain.flags & txf::DATA_VALIDATED != 0 {
         frame.offload.checksum = Checksum::Valid;
     }

@@ -55,14 +55,14 @@ impl RxCompletion {
 
     /// Returns the response without frame flags.
     #[inline]
-    pub(super) const fn plain(self) -> [u32; RX_RESPONSE] {
+    pub(super) const fn plain_response(self) -> [u32; RX_RESPONSE] {
         self.encode(self.request, 0)
     }
 
     /// Returns the response for a whole frame without offloads, whose transport checksum may be
     /// verified.
     #[inline]
-    pub(super) const fn whole(self, is_valid: bool) -> [u32; RX_RESPONSE] {
+    pub(super) const fn whole_frame_response(self, is_valid: bool) -> [u32; RX_RESPONSE] {
         let flags = if is_valid { rxf::DATA_VALIDATED } else { 0 };
         self.encode(self.request, flags)
     }

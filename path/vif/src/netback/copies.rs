@@ -12,7 +12,7 @@ pub(super) struct Copies {
     pub(super) planned: Vec<PlannedFrame>,
     pub(super) list: Vec<CopyOut>,
     /// Destinations of small frames.
-    pub(super) places: Vec<GrantAccess>,
+    pub(super) destinations: Vec<GrantAccess>,
 }
 
 /// One frame of the batch: the ranges of its copies and responses in the batch's lists.
@@ -65,7 +65,13 @@ impl Copies {
 
     /// Plans the copies of frame number `index` of the batch, which fits one buffer.
     #[inline]
-    pub(super) fn whole(&mut self, index: u32, frame: &Frame, gref: GrantRef, offset: usize) {
+    pub(super) fn plan_whole_frame(
+        &mut self,
+        index: u32,
+        frame: &Frame,
+        gref: GrantRef,
+        offset: usize,
+    ) {
         let mut copy = |at: usize, source, len: usize| {
             self.list.push(CopyOut::new(source, gref, at, len));
             at + len

@@ -175,7 +175,8 @@ impl<G: GrantMechanism> Netback<G> {
                 }
             };
             let completion = RxCompletion::new(request.id, request.offset, len);
-            self.responses.push(completion.whole(is_valid));
+            self.responses
+                .push(completion.whole_frame_response(is_valid));
             self.grants.hold_end(GrantRef(request.gref));
         }
         self.respond(&report);
@@ -189,7 +190,7 @@ impl<G: GrantMechanism> Netback<G> {
         let extra = match self.extra(frame) {
             Some(extra) if self.posted(1) == 1 => {
                 let words = self.rx.peek(0).ok_or(VifDrop::NoRequest)?;
-                Some(self.placed(extra, RxRequest::decode(words).id))
+                Some(self.extra_for_request(extra, RxRequest::decode(words).id))
             }
             Some(_) => return Err(VifDrop::NoRequest),
             None => None,
@@ -229,7 +230,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// Answers a request without a frame.
     fn respond_empty(&mut self, request: u16, offset: u16, len: i16) {
         self.rx
-            .respond(RxCompletion::new(request, offset, len).plain());
+            .respond(RxCompletion::new(request, offset, len).plain_response());
     }
 }
 

@@ -54,7 +54,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// # Errors
     /// Returns [`Fatal`]; the interface is then disabled, and `out` is unchanged.
     pub fn from_guest(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
-        self.alive()?;
+        self.check_fatal()?;
         if !self.chains.responses.is_empty() {
             self.from_guest_done();
         }

@@ -11,7 +11,7 @@ use crate::events::{EventPage, Events, NotifiedRings};
 use crate::fatal::Fatal;
 use crate::grants::GrantMechanism;
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
-use crate::netif::{Abilities, Negotiated};
+use crate::netif::{Negotiated, PeerCaps};
 use crate::ring::{BadPages, Journal, RingWatch};
 use shmem::Span;
 use shmem::sync::fence;
@@ -58,7 +58,7 @@ impl<G: GrantMechanism> Netback<G> {
         Ok(Self {
             tx: TxBack::new(tx),
             rx: RxBack::new(rx),
-            events: Events::back(EventPage::new(event_page).ok_or(BadPages)?),
+            events: Events::for_backend(EventPage::new(event_page).ok_or(BadPages)?),
             grants,
             negotiated,
             counters: InterfaceCounters::default(),
@@ -81,7 +81,7 @@ impl<G: GrantMechanism> Netback<G> {
     }
 
     /// Offers the guest multicast control (NETIF-28); its queues share the filter.
-    pub fn offer_groups(&mut self, groups: MulticastFilter) {
+    pub fn offer_multicast_filter(&mut self, groups: MulticastFilter) {
         self.groups = Some(groups);
     }
 
@@ -94,7 +94,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// Returns the offloads that the guest accepts. The caller performs the others on a frame in
     /// software first.
     #[must_use]
-    pub fn peer(&self) -> &Abilities {
+    pub fn peer(&self) -> &PeerCaps {
         &self.negotiated.to_guest
     }
 
@@ -160,7 +160,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// Returns whether the guest's posted receive buffers, in the ring and lent to a device, are
     /// fewer than the buffers that were used since the last notification.
     #[must_use]
-    pub fn is_short(&mut self) -> bool {
+    pub fn is_short_of_buffers(&mut self) -> bool {
         let lent = self.outstanding.count as u32;
         let needed = self.rx.unnotified().saturating_sub(lent);
         self.posted(needed) < needed
@@ -237,7 +237,7 @@ impl<G: GrantMechanism> Netback<G> {
         self.counters.to_guest_drops += report.drops;
     }
 
-    pub(super) fn alive(&self) -> Result<(), Fatal> {
+    pub(super) fn check_fatal(&self) -> Result<(), Fatal> {
         self.fatal.map_or(Ok(()), Err)
     }
 

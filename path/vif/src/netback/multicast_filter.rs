@@ -40,7 +40,7 @@ impl MulticastFilter {
 
     /// Opens the filter in `memory`, which must start zeroed; a zeroed filter passes everything.
     #[must_use]
-    pub const fn over(memory: Span) -> Self {
+    pub const fn in_memory(memory: Span) -> Self {
         Self(memory)
     }
 
@@ -121,7 +121,7 @@ mod tests {
 
     fn groups() -> MulticastFilter {
         let memory = Area::anonymous(abi::PAGE).unwrap().span();
-        let groups = MulticastFilter::over(memory.sub(0, MulticastFilter::BYTES).unwrap());
+        let groups = MulticastFilter::in_memory(memory.sub(0, MulticastFilter::BYTES).unwrap());
         groups.begin();
         groups
     }
@@ -139,7 +139,7 @@ mod tests {
     fn netif_28_zeroed_filter_passes_everything() {
         let memory = Area::anonymous(abi::PAGE).unwrap().span();
         for memory in [memory, Span::EMPTY] {
-            let groups = MulticastFilter::over(memory);
+            let groups = MulticastFilter::in_memory(memory);
             groups.apply(true);
             assert!(!groups.is_applied(), "the list may lack groups");
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn netif_28_limit() {
+    fn netif_28_full_list_rejects_new_groups() {
         let groups = groups();
         let limit = GROUPS_MAX as u8;
         assert!((0..limit).all(|n| groups.change(change(n, true))));

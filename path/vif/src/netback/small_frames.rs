@@ -9,7 +9,7 @@ use super::interface::Netback;
 use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::grants::{GrantAccess, GrantMechanism};
-use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
+use crate::netif::{PeerCaps, RxRequest, TxRequest, TxResponse, rsp};
 use abi::GrantRef;
 use nic::{SmallBatch, SmallFrame};
 use std::slice;
@@ -39,7 +39,7 @@ impl<G: GrantMechanism> Netback<G> {
         out: &mut SmallBatch,
     ) -> Result<SmallFramesTaken, Fatal> {
         out.clear();
-        self.alive()?;
+        self.check_fatal()?;
         if !self.chains.responses.is_empty() {
             self.from_guest_done();
         }
@@ -145,8 +145,8 @@ impl<G: GrantMechanism> Netback<G> {
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
         self.plan_small_frames(small_frames, pick);
         self.grants
-            .write_small_frames(&mut self.copies.places, small_frames, pick);
-        for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
+            .write_small_frames(&mut self.copies.destinations, small_frames, pick);
+        for (access, response) in self.copies.destinations.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
                 report.deliver(access.len.into());
                 continue;
@@ -157,7 +157,7 @@ impl<G: GrantMechanism> Netback<G> {
                 _ => VifDrop::Grant,
             });
         }
-        self.copies.places.clear();
+        self.copies.destinations.clear();
         self.respond(&report);
         report
     }
@@ -177,12 +177,12 @@ impl<G: GrantMechanism> Netback<G> {
                 let (offset, bytes) = place.map_or((0, 0), |(offset, _)| (offset, bytes));
                 GrantAccess::new(GrantRef(request.gref), offset as u16, bytes as u16)
             });
-            let first = self.copies.places.len();
-            self.copies.places.extend(planned);
-            let placed = self.copies.places.iter().skip(first);
+            let first = self.copies.destinations.len();
+            self.copies.destinations.extend(planned);
+            let placed = self.copies.destinations.iter().skip(first);
             let answered = requests.iter().zip(placed).map(|(words, access)| {
                 let id = RxRequest::decode(*words).id;
-                RxCompletion::new(id, access.offset, access.len as i16).plain()
+                RxCompletion::new(id, access.offset, access.len as i16).plain_response()
             });
             self.responses.extend(answered);
             if count == 0 {
@@ -196,6 +196,6 @@ impl<G: GrantMechanism> Netback<G> {
 
 /// Returns whether a request is a valid whole packet without offloads.
 #[inline]
-fn is_small_frame(request: &TxRequest, may: &Abilities) -> bool {
+fn is_small_frame(request: &TxRequest, may: &PeerCaps) -> bool {
     request.flags == 0 && check_packet(request, 1, request.size.into(), None, may).is_none()
 }

@@ -99,7 +99,7 @@ impl<G: GrantMechanism> Netback<G> {
     }
 
     /// Returns the extra info for the slot of the request with this id.
-    pub(super) fn placed(&self, extra: ExtraInfo, request: u16) -> ExtraInfo {
+    pub(super) fn extra_for_request(&self, extra: ExtraInfo, request: u16) -> ExtraInfo {
         if self.negotiated.any_order {
             extra.in_place_of(request)
         } else {
@@ -150,7 +150,7 @@ impl<G: GrantMechanism> Netback<G> {
         let first_response = self.responses.len();
         // The extra info uses the second request, which is read with the first.
         let extra = extra.map(|extra| match [0, 1].map(|n| self.rx.peek(n)) {
-            [_, Some(words)] => self.placed(extra, RxRequest::decode(words).id),
+            [_, Some(words)] => self.extra_for_request(extra, RxRequest::decode(words).id),
             _ => extra,
         });
         let meta = u32::from(extra.is_some());
@@ -191,7 +191,7 @@ impl<G: GrantMechanism> Netback<G> {
         let (offset, _) = buffer.unwrap_or_default();
         if buffer.is_some() {
             let gref = GrantRef(request.gref);
-            self.copies.whole(index, frame, gref, offset);
+            self.copies.plan_whole_frame(index, frame, gref, offset);
         }
         let completion = RxCompletion::new(request.id, offset as u16, frame.len() as i16);
         let mut writer = RxResponseWriter::new(frame, &self.negotiated, None, 1);

@@ -104,14 +104,14 @@ impl<G: GrantMechanism> Netback<G> {
             let span = self.zero_copy.span(index);
             let posted = self.zero_copy.list.get_mut(index)?;
             if left_out {
-                posted.state = PostState::LeftOut;
+                posted.state = PostState::Skipped;
                 continue;
             }
             // An invalid or unwritable request is answered with an error in its turn.
             let Some(span) = span.filter(|_| posted.state == PostState::Free) else {
                 continue;
             };
-            posted.state = PostState::Out;
+            posted.state = PostState::InUse;
             return Some(Buffer {
                 id: BufferId(index as u32),
                 span,
@@ -201,7 +201,7 @@ impl<G: GrantMechanism> Netback<G> {
             return false;
         };
         let buffer = self.zero_copy.span(id.0 as usize);
-        let put = buffer.is_some_and(|buffer| frame.put_header_back(buffer).is_ok());
+        let put = buffer.is_some_and(|buffer| frame.undo_split(buffer).is_ok());
         if !put {
             self.zero_copy
                 .take_back(id, PostState::Failed(VifDrop::Fault));
@@ -237,8 +237,8 @@ impl<G: GrantMechanism> Netback<G> {
         let extra = match self.extra(frame) {
             Some(extra) => {
                 let place = self.zero_copy.list.get(first.0 as usize + 1);
-                let place = place.filter(|place| place.state == PostState::LeftOut);
-                Some(self.placed(extra, place.ok_or(VifDrop::BadOffload)?.request))
+                let place = place.filter(|place| place.state == PostState::Skipped);
+                Some(self.extra_for_request(extra, place.ok_or(VifDrop::BadOffload)?.request))
             }
             None => None,
         };
@@ -281,15 +281,17 @@ impl<G: GrantMechanism> Netback<G> {
                     report.bytes += u64::from(whole);
                     response
                 }
-                PostState::LeftOut => {
+                PostState::Skipped => {
                     self.counters.meta_requests += 1;
-                    posted.without(rsp::DROPPED)
+                    posted.empty_response(rsp::DROPPED)
                 }
                 PostState::Failed(reason) => {
                     report.drops.count(reason);
-                    posted.without(rsp::ERROR)
+                    posted.empty_response(rsp::ERROR)
                 }
-                PostState::Refused | PostState::Free | PostState::Out => posted.without(rsp::ERROR),
+                PostState::Refused | PostState::Free | PostState::InUse => {
+                    posted.empty_response(rsp::ERROR)
+                }
             };
             self.rx.respond(response);
         }

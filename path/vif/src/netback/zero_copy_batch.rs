@@ -36,7 +36,7 @@ pub(super) enum PostState {
     /// The buffer's request is in the ring, and the buffer is not in use.
     Free,
     /// The device owns the buffer, or the buffer is part of a frame.
-    Out,
+    InUse,
     /// To be answered with an error, for this reason.
     Failed(VifDrop),
     /// The buffer holds a frame that is not for the guest, so the request is answered with an
@@ -44,7 +44,7 @@ pub(super) enum PostState {
     Refused,
     /// The request is skipped. It will carry the segment size of a merged frame that begins in the
     /// previous buffer.
-    LeftOut,
+    Skipped,
     /// The request carries a part of a frame for the guest, or the frame's segment size. Holds the
     /// response, and for the first part the length of the frame.
     Part {
@@ -57,7 +57,7 @@ impl ZeroCopyBatch {
     /// Takes back buffer `id` if the device has it.
     pub(super) fn take_back(&mut self, id: BufferId, state: PostState) {
         if let Some(posted) = self.list.get_mut(id.0 as usize)
-            && posted.state == PostState::Out
+            && posted.state == PostState::InUse
         {
             posted.state = state;
         }
@@ -72,7 +72,7 @@ impl ZeroCopyBatch {
     pub(super) fn written(&self, piece: &Piece) -> Option<WrittenPart> {
         let index = piece.buffer.0 as usize;
         let posted = self.list.get(index)?;
-        (posted.state == PostState::Out).then_some(WrittenPart {
+        (posted.state == PostState::InUse).then_some(WrittenPart {
             request: posted.request,
             offset: posted.offset,
             buffer: self.span(index)?,
@@ -83,14 +83,14 @@ impl ZeroCopyBatch {
     /// Returns the number of requests up to the last used one.
     pub(super) fn used(&self) -> usize {
         let used =
-            |posted: &PostedRequest| !matches!(posted.state, PostState::Free | PostState::LeftOut);
+            |posted: &PostedRequest| !matches!(posted.state, PostState::Free | PostState::Skipped);
         self.list.iter().rposition(used).map_or(0, |last| last + 1)
     }
 }
 
 impl PostedRequest {
     /// Returns the response of a buffer without a part of a frame.
-    pub(super) fn without(&self, status: i16) -> [u32; RX_RESPONSE] {
-        RxCompletion::new(self.request, self.offset, status).plain()
+    pub(super) fn empty_response(&self, status: i16) -> [u32; RX_RESPONSE] {
+        RxCompletion::new(self.request, self.offset, status).plain_response()
     }
 }

@@ -10,7 +10,7 @@ use crate::counters::InterfaceCounters;
 use crate::events::{EventPage, Events};
 use crate::fatal::Fatal;
 use crate::netif::rings::{RxFront, TxFront, rings};
-use crate::netif::{Abilities, BackRecord, FrontRecord, Negotiated};
+use crate::netif::{BackRecord, FrontRecord, Negotiated, PeerCaps};
 use crate::ring::BadPages;
 use abi::GrantRef;
 use shmem::sync::fence;
@@ -73,7 +73,7 @@ impl Netfront {
         back: &BackRecord,
         grants: &mut Vec<GrantRef>,
     ) -> Result<(Self, FrontRecord), SetupError> {
-        let laid = PageLayout::out(setup, table, back, grants)?;
+        let laid = PageLayout::grant_pages(setup, table, back, grants)?;
         let swaps = setup.swaps(back);
         let record = laid.record(setup, table.table(), back)?;
         let negotiated = Negotiated::of(back, &record)?;
@@ -87,7 +87,7 @@ impl Netfront {
             tx: TxFront::new(tx),
             posted: vec![0; rx.slots() as usize],
             rx,
-            events: Events::front(EventPage::new(event).ok_or(BadPages)?),
+            events: Events::for_frontend(EventPage::new(event).ok_or(BadPages)?),
             negotiated,
             counters: InterfaceCounters::default(),
             fatal: None,
@@ -102,7 +102,7 @@ impl Netfront {
             prefetch: setup.prefetch,
             fetched: 0,
         };
-        front.tracked = setup.outside.map(|outside| {
+        front.tracked = setup.external_pages.map(|outside| {
             let (base, most) = (front.tx_pool.len(), front.tx.slots());
             TrackedPages::new(outside, setup.backend, base, most)
         });
@@ -142,7 +142,7 @@ impl Netfront {
     /// Returns the offloads that the driver domain accepts. The caller performs the others on a
     /// frame in software first.
     #[must_use]
-    pub fn peer(&self) -> &Abilities {
+    pub fn peer(&self) -> &PeerCaps {
         &self.negotiated.from_guest
     }
 
@@ -212,7 +212,7 @@ impl Netfront {
 
     /// Returns whether responses have arrived that [`Netfront::transmit`] has not reaped yet.
     #[must_use]
-    pub fn has_room_to_reap(&self) -> bool {
+    pub fn has_unreaped_responses(&self) -> bool {
         self.fatal.is_none() && self.tx.pending() > 0
     }
 
@@ -222,14 +222,14 @@ impl Netfront {
     pub fn prepare_sleep(&mut self, wants_room: bool) -> bool {
         self.arm(wants_room);
         fence(Ordering::SeqCst);
-        let work = self.has_work() || (wants_room && self.has_room_to_reap());
+        let work = self.has_work() || (wants_room && self.has_unreaped_responses());
         if work {
             self.disarm();
         }
         work
     }
 
-    pub(super) fn alive(&self) -> Result<(), Fatal> {
+    pub(super) fn check_fatal(&self) -> Result<(), Fatal> {
         self.fatal.map_or(Ok(()), Err)
     }
 

@@ -48,7 +48,7 @@ impl Offers {
     }
 
     /// Offers a buffer's page: the driver domain may replace it once.
-    pub(super) fn make(&self, gref: GrantRef, buffer: u16) {
+    pub(super) fn offer(&self, gref: GrantRef, buffer: u16) {
         let slot = Slot(self.exchange.first.0.wrapping_add(u32::from(buffer)));
         if let Some(entry) = self.entry(gref) {
             // Release: the domain that takes the page sees all earlier writes to it.

@@ -1,7 +1,7 @@
 //! A packet to the guest while its slots are read.
 
 use crate::counters::VifDrop;
-use crate::netif::{Abilities, ExtraInfo, RxResponse, extra, rxf, transport};
+use crate::netif::{ExtraInfo, PeerCaps, RxResponse, extra, rxf, transport};
 use nic::{Checksum, Frame, Gso, GsoKind};
 use smallvec::SmallVec;
 
@@ -64,12 +64,12 @@ impl<'a> PacketBuilder<'a> {
 
     /// Takes the snapshot and sets the offloads.
     #[inline]
-    pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), VifDrop> {
+    pub(super) fn finish(&mut self, may: &PeerCaps) -> Result<(), VifDrop> {
         let frame = &mut *self.frame;
         transport::check_len(frame.len())?;
         frame.snapshot().map_err(|_| VifDrop::Fault)?;
         if self.flags & rxf::CSUM_BLANK != 0 {
-            frame.offload = transport::blank(frame, self.gso, may)?;
+            frame.offload = transport::set_offloads(frame, self.gso, may)?;
         } else if self.gso.is_some() {
             return Err(VifDrop::BadOffload);
         } else if self.flags & rxf::DATA_VALIDATED != 0 {

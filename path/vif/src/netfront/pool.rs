@@ -36,7 +36,7 @@ enum BufferState {
     /// The buffer is in the pool.
     Free,
     /// A device or a frame has the buffer.
-    Out,
+    InUse,
     /// The peer has the buffer.
     InFlight,
     /// The buffer's page is not granted.
@@ -253,20 +253,20 @@ impl<List: FreeList> FreeBuffers<List> {
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, PoolBuffer)> {
         let index = self.free.pop()?;
-        *self.states.get_mut(usize::from(index))? = BufferState::Out;
+        *self.states.get_mut(usize::from(index))? = BufferState::InUse;
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
     /// Changes the state from out to in flight; returns whether it was out.
     #[inline]
-    pub(super) fn launch(&mut self, index: usize) -> bool {
-        self.move_state(index, BufferState::Out, BufferState::InFlight)
+    pub(super) fn mark_in_flight(&mut self, index: usize) -> bool {
+        self.move_state(index, BufferState::InUse, BufferState::InFlight)
     }
 
     /// Changes the state from in flight to out; returns whether it was in flight.
     #[inline]
     pub(super) fn complete_request(&mut self, index: usize) -> bool {
-        self.move_state(index, BufferState::InFlight, BufferState::Out)
+        self.move_state(index, BufferState::InFlight, BufferState::InUse)
     }
 
     /// Changes the state from in flight to free; returns whether it was in flight.
@@ -278,7 +278,7 @@ impl<List: FreeList> FreeBuffers<List> {
     /// Changes the state from out to free; returns whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
-        self.free_from(index, BufferState::Out)
+        self.free_from(index, BufferState::InUse)
     }
 
     #[inline]
@@ -339,7 +339,7 @@ impl TxPool {
     #[inline]
     pub(super) fn swap(&mut self, receive: &mut RxBuffers, buffer: usize) -> bool {
         // Memory that the driver domain may write to stays where it is.
-        let is_out = receive.states.get(buffer) == Some(&BufferState::Out);
+        let is_out = receive.states.get(buffer) == Some(&BufferState::InUse);
         let (true, Some(received), Some(&free)) = (
             is_out,
             receive.slots.get_mut(buffer),
@@ -416,9 +416,9 @@ impl TxPool {
     }
 
     #[inline]
-    pub(super) fn launch(&mut self, id: BufferId) -> bool {
+    pub(super) fn mark_in_flight(&mut self, id: BufferId) -> bool {
         let (stack, index) = self.of(id.0 as usize);
-        stack.launch(index)
+        stack.mark_in_flight(index)
     }
 
     /// Takes a buffer back from the peer; returns false if the peer did not have it.

@@ -8,7 +8,7 @@ use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE};
 use crate::netif::{ExtraInfo, FATAL_SLOTS, RxRequest, RxResponse, extra, rsp, rxf};
-use nic::frame::HOT;
+use nic::frame::SNAPSHOT_MIN;
 use nic::{BufferId, Frame, Piece};
 
 /// Result of taking the packet at the head of the ring.
@@ -30,7 +30,7 @@ impl Netfront {
     /// # Errors
     /// Returns [`Fatal`]; the interface is then disabled.
     pub fn receive(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
-        self.alive()?;
+        self.check_fatal()?;
         if let Err(overrun) = self.rx.ready_for(budget.min(u32::MAX as usize) as u32) {
             return self.fail(overrun);
         }
@@ -88,7 +88,7 @@ impl Netfront {
     }
 
     fn post_buffers(&mut self, swaps: bool) {
-        for _ in 0..self.lacking() {
+        for _ in 0..self.buffers_to_post() {
             let Some((index, mut slot)) = self.rx_pool.take() else {
                 break;
             };
@@ -96,10 +96,10 @@ impl Netfront {
                 slot = self.rx_pool.get(index.into()).copied().unwrap_or(slot);
             }
             if let Some(offers) = &self.offers {
-                offers.make(slot.gref, index);
+                offers.offer(slot.gref, index);
             }
             if let Some(at) = self.rx.request(self.request_for(index, &slot)) {
-                self.rx_pool.launch(usize::from(index));
+                self.rx_pool.mark_in_flight(usize::from(index));
                 self.note_posted(at, index);
                 self.rx_pages.recycling.posted += 1;
             }
@@ -157,12 +157,15 @@ impl Netfront {
                 break;
             };
             let response = RxResponse::decode(words);
-            let posted = self.named(self.fetched, response.id);
+            let posted = self.response_buffer(self.fetched, response.id);
             self.fetched += 1;
             if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
                 let before = usize::from(response.offset.saturating_sub(slot.offset));
                 let bytes = usize::try_from(response.status).unwrap_or(0);
-                slot.span.skip(before).take(bytes.min(HOT)).prefetch();
+                slot.span
+                    .skip(before)
+                    .take(bytes.min(SNAPSHOT_MIN))
+                    .prefetch();
             }
         }
     }
@@ -180,7 +183,7 @@ impl Netfront {
     /// [`Netfront::scan`].
     #[inline]
     fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<ReceivedPacket, Fatal> {
-        let posted = self.named(0, response.id);
+        let posted = self.response_buffer(0, response.id);
         if response.id != posted || !self.rx_pool.complete_request(usize::from(posted)) {
             return Err(Fatal::ResponseId);
         }
@@ -254,7 +257,7 @@ impl Netfront {
     /// Returns the buffer of response number `ahead`: the one posted in its slot, or with
     /// `any-order` (NETIF-27) the one that it names.
     #[inline]
-    pub(super) fn named(&self, ahead: u32, id: u16) -> u16 {
+    pub(super) fn response_buffer(&self, ahead: u32, id: u16) -> u16 {
         if self.negotiated.any_order {
             id
         } else {
@@ -271,7 +274,7 @@ impl Netfront {
                 return Ok(None);
             };
             let response = RxResponse::decode(words);
-            let posted = self.named(slots, response.id);
+            let posted = self.response_buffer(slots, response.id);
             packet.buffers.push(posted);
             slots += 1;
             parts += 1;
@@ -292,7 +295,9 @@ impl Netfront {
                         return Ok(None);
                     };
                     let info = ExtraInfo::decode(one, two);
-                    packet.buffers.push(self.named(slots, info.gso.place));
+                    packet
+                        .buffers
+                        .push(self.response_buffer(slots, info.gso.place));
                     slots += 1;
                     packet.extra(&info);
                     more = info.flags & extra::FLAG_MORE != 0;

@@ -30,35 +30,35 @@ impl Netfront {
     #[must_use]
     pub fn rx_pages(&self) -> (usize, usize) {
         let all = self.rx_pages.frames.len();
-        (all - self.rx_pages.away.len(), all)
+        (all - self.rx_pages.ungranted.len(), all)
     }
 
     /// Returns whether pages enter and leave the pool. If so, the caller must call
     /// [`Netfront::refill`] and [`Netfront::release`].
     #[must_use]
     pub fn is_elastic(&self) -> bool {
-        self.rx_pages.threshold.is_some() || !self.rx_pages.away.is_empty()
+        self.rx_pages.threshold.is_some() || !self.rx_pages.ungranted.is_empty()
     }
 
     /// Posts buffers while frames hold received ones: free buffers first, then those of entering
     /// pages.
     pub fn refill(&mut self, granter: &mut dyn Granter) {
         self.post();
-        let lacking = self.lacking() as usize;
+        let lacking = self.buffers_to_post() as usize;
         let pages = &mut self.rx_pages;
-        let want = lacking.div_ceil(pages.per_page).min(pages.away.len());
+        let want = lacking.div_ceil(pages.per_page).min(pages.ungranted.len());
         if want == 0 {
             return;
         }
-        let kept = pages.away.len() - want;
-        let mut entering: Vec<u32> = pages.away.split_off(kept).into();
+        let kept = pages.ungranted.len() - want;
+        let mut entering: Vec<u32> = pages.ungranted.split_off(kept).into();
         // A page that cannot be zeroed is inaccessible and stays outside the pool.
         entering.retain(|&page| {
             let frame = pages.frames.get(page as usize).copied().unwrap_or(u32::MAX);
             let memory = pages.memory.page(frame);
             let clean = memory.is_some_and(|memory| memory.fill(0).is_ok());
             if !clean {
-                pages.away.push_front(page);
+                pages.ungranted.push_front(page);
             }
             clean
         });
@@ -81,11 +81,11 @@ impl Netfront {
                     for buffer in pages.buffers(page) {
                         self.rx_pool.restore(buffer, gref);
                     }
-                    pages.recycling.entered += 1;
+                    pages.recycling.granted += 1;
                 }
                 // Move the page to the end, so that the next call tries other pages first.
                 Err(_) => {
-                    pages.away.push_front(page);
+                    pages.ungranted.push_front(page);
                     pages.recycling.refused += 1;
                 }
             }
@@ -103,7 +103,7 @@ impl Netfront {
         }
         let grefs: Vec<_> = leaving.iter().map(|(_, gref)| *gref).collect();
         let mut left = Vec::with_capacity(grefs.len());
-        granter.leave(&grefs, &mut left);
+        granter.revoke_pages(&grefs, &mut left);
         let gone: Vec<u32> = leaving
             .iter()
             .zip(&left)
@@ -118,13 +118,13 @@ impl Netfront {
         }
         self.rx_pool
             .withdraw(|buffer| pages.counts.get(pages.page_of(buffer)) == Some(&u8::MAX));
-        pages.recycling.left += gone.len() as u64;
-        pages.recycling.held_back += (leaving.len() - gone.len()) as u64;
-        pages.away.extend(gone);
+        pages.recycling.revoked += gone.len() as u64;
+        pages.recycling.failed_revocations += (leaving.len() - gone.len()) as u64;
+        pages.ungranted.extend(gone);
     }
 
     /// Returns the number of buffers to post, limited by the ring's free slots and the target.
-    pub(super) fn lacking(&self) -> u32 {
+    pub(super) fn buffers_to_post(&self) -> u32 {
         let wanted = self.rx_pages.target.saturating_sub(self.rx.unanswered());
         wanted.min(self.rx.free())
     }
@@ -133,12 +133,12 @@ impl Netfront {
     pub(super) fn take_rx_grants(&mut self) -> Vec<GrantRef> {
         let pages = &mut self.rx_pages;
         let mut in_pool = vec![true; pages.frames.len()];
-        for &page in &pages.away {
+        for &page in &pages.ungranted {
             if let Some(in_pool) = in_pool.get_mut(page as usize) {
                 *in_pool = false;
             }
         }
-        pages.away = (0..pages.frames.len() as u32).collect();
+        pages.ungranted = (0..pages.frames.len() as u32).collect();
         let firsts = (0..).step_by(pages.per_page).zip(in_pool);
         firsts
             .filter_map(|(first, in_pool)| self.rx_pool.get(first).filter(|_| in_pool))

@@ -11,11 +11,11 @@ pub struct PageRecycling {
     /// Posted buffers.
     pub posted: u64,
     /// Pages granted because the pool needed them.
-    pub entered: u64,
+    pub granted: u64,
     /// Pages revoked because more were free than the threshold.
-    pub left: u64,
+    pub revoked: u64,
     /// Revocations that failed because the driver domain was using the page.
-    pub held_back: u64,
+    pub failed_revocations: u64,
     /// Grants that failed because the monitor temporarily rejected the page.
     pub refused: u64,
 }
@@ -23,9 +23,9 @@ pub struct PageRecycling {
 impl std::ops::AddAssign for PageRecycling {
     fn add_assign(&mut self, other: Self) {
         self.posted += other.posted;
-        self.entered += other.entered;
-        self.left += other.left;
-        self.held_back += other.held_back;
+        self.granted += other.granted;
+        self.revoked += other.revoked;
+        self.failed_revocations += other.failed_revocations;
         self.refused += other.refused;
     }
 }
@@ -43,7 +43,7 @@ pub(super) struct RxPages {
     /// Number of whole free pages to keep; `None`: all.
     pub(super) threshold: Option<u32>,
     /// Pages not granted; the last revoked one is granted first.
-    pub(super) away: VecDeque<u32>,
+    pub(super) ungranted: VecDeque<u32>,
     /// Scratch counts of free buffers by page.
     pub(super) counts: Vec<u8>,
     pub(super) recycling: PageRecycling,
@@ -61,7 +61,7 @@ impl RxPages {
         Self {
             memory,
             backend,
-            away: (away..frames.len() as u32).rev().collect(),
+            ungranted: (away..frames.len() as u32).rev().collect(),
             frames,
             per_page: per_page.max(1),
             target: away.saturating_mul(per_page as u32),

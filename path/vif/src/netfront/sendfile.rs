@@ -59,26 +59,26 @@ impl Netfront {
         if !self.lies_outside(frame) {
             return self.send(frame);
         }
-        self.check(frame).map_err(SendError::Never)?;
+        self.check(frame).map_err(SendError::Rejected)?;
         let slots = frame.pieces.len() as u32 + u32::from(frame.offload.gso.is_some());
         let fits = frame.pieces.len() <= usize::from(self.peer().max_slots);
-        if !fits || !put_header(frame).map_err(|()| SendError::Never(VifDrop::Fault))? {
+        if !fits || !put_header(frame).map_err(|()| SendError::Rejected(VifDrop::Fault))? {
             return self.send_copy(frame);
         }
         if self.tx.free() < slots {
-            return Err(SendError::Later);
+            return Err(SendError::NoSpace);
         }
         let tracked = self.tracked.as_mut();
         let Some(uses) = tracked.and_then(|own| own.take(&frame.pieces, granter)) else {
             return match self.tracked.as_ref().is_some_and(|own| !own.is_idle()) {
-                true => Err(SendError::Later),
+                true => Err(SendError::NoSpace),
                 false => self.send_copy(frame),
             };
         };
         let mut uses = uses.into_iter();
         self.request(frame, |front, piece| match piece.buffer {
-            BufferId::NONE => front.tracked.as_mut()?.launch(&uses.next()?),
-            _ => front.launch(piece),
+            BufferId::NONE => front.tracked.as_mut()?.allocate_request(&uses.next()?),
+            _ => front.mark_in_flight(piece),
         });
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Netfront {
         if let Some(tracked) = &mut self.tracked {
             tracked.table.tracking.copied += 1;
         }
-        self.request(frame, Self::launch);
+        self.request(frame, Self::mark_in_flight);
         Ok(())
     }
 
@@ -120,7 +120,7 @@ fn put_header(frame: &Frame) -> Result<bool, ()> {
         None => (frame.header(), &[][..]),
     };
     for piece in rest {
-        let mut there = [0; nic::frame::SNAPSHOT];
+        let mut there = [0; nic::frame::SNAPSHOT_MAX];
         let bytes = behind.len().min(piece.span.len());
         let there = there.get_mut(..bytes).ok_or(())?;
         piece.span.take(bytes).read(there).map_err(|_| ())?;

@@ -38,7 +38,7 @@ pub struct Setup {
     /// unused.
     pub exchange: Option<ExchangedPages>,
     /// Pages outside the pool that may hold payload of frames from the guest.
-    pub outside: Option<ExternalPages>,
+    pub external_pages: Option<ExternalPages>,
     /// Whether small transmit buffers may swap their memory with receive buffers: the endpoint
     /// touches payload and does not rely on the contents of free buffers, and no device of the
     /// driver domain is restricted to the pages of the receive pool.
@@ -105,7 +105,7 @@ pub(super) struct PageLayout {
 impl PageLayout {
     /// Zeroes and grants the pages of `setup`. Appends all grants that it makes to `grants`, even
     /// if it returns an error.
-    pub(super) fn out(
+    pub(super) fn grant_pages(
         setup: &Setup,
         table: &mut dyn Granter,
         back: &BackRecord,

@@ -26,7 +26,7 @@ impl Netfront {
         longest: usize,
         out: &mut Vec<Piece>,
     ) -> Result<usize, Fatal> {
-        self.alive()?;
+        self.check_fatal()?;
         // With elastic or exchanged pages each frame takes the slow path.
         if self.offers.is_some() || self.is_elastic() {
             return Ok(0);
@@ -55,7 +55,7 @@ impl Netfront {
         for _ in 0..budget {
             let Some(words) = self.rx.peek(0) else { break };
             let response = RxResponse::decode(words);
-            let posted = self.named(0, response.id);
+            let posted = self.response_buffer(0, response.id);
             let found = self.small_frame_in(posted, &response);
             let Some(span) = found.filter(|span| span.len() <= longest) else {
                 break;
@@ -87,7 +87,7 @@ impl Netfront {
     /// Like [`Netfront::receive_done`], for small frames; empties the list.
     pub fn small_frames_done(&mut self, pieces: &mut Vec<Piece>) {
         // The ring has room for the buffers that were just taken from it.
-        if (self.lacking() as usize) < pieces.len() {
+        if (self.buffers_to_post() as usize) < pieces.len() {
             pieces.drain(..).for_each(|piece| self.put(piece.buffer));
             self.post();
             return;
@@ -105,7 +105,7 @@ impl Netfront {
                 let Some(&slot) = self.rx_pool.get(index) else {
                     continue;
                 };
-                if !self.rx_pool.launch(index) {
+                if !self.rx_pool.mark_in_flight(index) {
                     continue;
                 }
                 requests.push(self.request_for(index as u16, &slot));
@@ -136,14 +136,15 @@ impl Netfront {
         &mut self,
         pieces: &mut Vec<Piece>,
     ) -> Result<TransmitReport, Fatal> {
-        self.alive()?;
+        self.check_fatal()?;
         let mut report = TransmitReport::default();
         let count = pieces.len().min(self.tx.free() as usize);
         let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
         for some in pieces.get(..count).unwrap_or(&[]).chunks(BURST) {
             for piece in some {
                 let request = self.tx_pool.request(piece, piece.span.len());
-                let Some(request) = request.filter(|_| self.tx_pool.launch(piece.buffer)) else {
+                let Some(request) = request.filter(|_| self.tx_pool.mark_in_flight(piece.buffer))
+                else {
                     self.put(piece.buffer);
                     self.counters.from_guest_drops.count(VifDrop::NoBuffer);
                     report.dropped += 1;

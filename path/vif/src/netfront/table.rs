@@ -50,11 +50,11 @@ pub trait Granter {
 
     /// Revokes single pages; appends one success flag for each to `left`, in order. After success
     /// the other domain cannot access the page.
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>);
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>);
 
     /// Revokes a page unless the other domain is using it, and returns whether it did. If not, the
     /// grant stays.
-    fn leave_idle(&mut self, gref: GrantRef) -> bool;
+    fn revoke_if_unused(&mut self, gref: GrantRef) -> bool;
 
     /// Ends the netfront's grants and removes them from `grefs`; those in use stay in it.
     fn end(&mut self, grefs: &mut Vec<GrantRef>);
@@ -189,11 +189,11 @@ impl Granter for GrantTable {
         }));
     }
 
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         left.extend(grefs.iter().map(|&gref| Self::end(self, gref).is_ok()));
     }
 
-    fn leave_idle(&mut self, gref: GrantRef) -> bool {
+    fn revoke_if_unused(&mut self, gref: GrantRef) -> bool {
         Self::end(self, gref).is_ok()
     }
 

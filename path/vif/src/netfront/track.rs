@@ -1,19 +1,19 @@
 //! The table of reusable grants (Ram's thesis, 4.4.1): granted pages outside the pool, with the
 //! number of requests that use each.
 //!
-//! The table is set-associative: a page's number selects a set of [`SET`] entries, which share a
-//! cache line. Adjacent pages get adjacent entries where possible, because the driver domain can
-//! then map them together, and the number of mappings is limited. An entry holds a page's number
-//! and a count. Reusing a granted page costs nothing. A new page takes the first free entry of its
-//! set, or else the first whose count is 0, after the grant of the page there has been revoked. The
-//! entry's index selects its grant reference, so the driver domain has one slot per entry, whatever
-//! its page.
+//! The table is set-associative: a page's number selects a set of [`SET_ENTRIES`] entries, which
+//! share a cache line. Adjacent pages get adjacent entries where possible, because the driver
+//! domain can then map them together, and the number of mappings is limited. An entry holds a
+//! page's number and a count. Reusing a granted page costs nothing. A new page takes the first free
+//! entry of its set, or else the first whose count is 0, after the grant of the page there has been
+//! revoked. The entry's index selects its grant reference, so the driver domain has one slot per
+//! entry, whatever its page.
 
 use super::table::GrantError;
 use abi::GrantRef;
 
 /// Entries of a set, which fill one cache line.
-pub(super) const SET: u32 = 8;
+pub(super) const SET_ENTRIES: u32 = 8;
 
 /// The mechanism that makes and ends the grants of a table.
 pub(super) trait PageGrants {
@@ -30,11 +30,11 @@ pub struct Tracking {
     /// Uses of pages that were already granted.
     pub reused: u64,
     /// New grants of pages.
-    pub entered: u64,
+    pub granted: u64,
     /// Pages revoked to free their entries.
-    pub left: u64,
+    pub revoked: u64,
     /// Revocations that failed because the driver domain was using the page.
-    pub held_back: u64,
+    pub failed_revocations: u64,
     /// Grants that failed because all entries of the set were in use, or because the monitor
     /// rejected the page.
     pub refused: u64,
@@ -45,9 +45,9 @@ pub struct Tracking {
 impl std::ops::AddAssign for Tracking {
     fn add_assign(&mut self, other: Self) {
         self.reused += other.reused;
-        self.entered += other.entered;
-        self.left += other.left;
-        self.held_back += other.held_back;
+        self.granted += other.granted;
+        self.revoked += other.revoked;
+        self.failed_revocations += other.failed_revocations;
         self.refused += other.refused;
         self.copied += other.copied;
     }
@@ -77,14 +77,16 @@ pub(super) struct TrackTable {
 impl TrackTable {
     /// Creates a table of `entries` entries, rounded up to whole sets.
     pub(super) fn new(entries: u32) -> Self {
-        let sets = entries.div_ceil(SET).clamp(1, u32::from(u16::MAX) / SET);
+        let sets = entries
+            .div_ceil(SET_ENTRIES)
+            .clamp(1, u32::from(u16::MAX) / SET_ENTRIES);
         let free = Entry {
             page: FREE,
             count: 0,
         };
         Self {
-            entries: vec![free; (sets * SET) as usize],
-            grefs: vec![GrantRef(0); (sets * SET) as usize],
+            entries: vec![free; (sets * SET_ENTRIES) as usize],
+            grefs: vec![GrantRef(0); (sets * SET_ENTRIES) as usize],
             sets,
             tracking: Tracking::default(),
         }
@@ -102,7 +104,7 @@ impl TrackTable {
 
     /// Returns the first entry of a page's set.
     fn set(&self, page: u32) -> usize {
-        (page / SET % self.sets * SET) as usize
+        (page / SET_ENTRIES % self.sets * SET_ENTRIES) as usize
     }
 
     /// Counts a use of page `page`, which it grants if necessary, and returns its entry. The use
@@ -113,7 +115,7 @@ impl TrackTable {
         pages: &mut dyn PageGrants,
     ) -> Option<(u16, GrantRef)> {
         let first = self.set(page);
-        let set = self.entries.get(first..first + SET as usize)?;
+        let set = self.entries.get(first..first + SET_ENTRIES as usize)?;
         let at = match set.iter().position(|entry| entry.page == page) {
             Some(within) => {
                 self.tracking.reused += 1;
@@ -136,7 +138,7 @@ impl TrackTable {
             Ok(gref) => {
                 *self.entries.get_mut(at)? = Entry { page, count: 0 };
                 *self.grefs.get_mut(at)? = gref;
-                self.tracking.entered += 1;
+                self.tracking.granted += 1;
                 Some(at)
             }
             Err(_) => {
@@ -148,7 +150,7 @@ impl TrackTable {
 
     /// Returns the first free entry of a set, or frees the first unused one.
     fn vacate(&mut self, first: usize, pages: &mut dyn PageGrants) -> Option<usize> {
-        let set = first..first + SET as usize;
+        let set = first..first + SET_ENTRIES as usize;
         let entries = self.entries.get_mut(set.clone())?;
         if let Some(within) = entries.iter().position(|entry| entry.page == FREE) {
             return Some(first + within);
@@ -160,10 +162,10 @@ impl TrackTable {
             }
             if pages.revoke(*gref) {
                 entry.page = FREE;
-                self.tracking.left += 1;
+                self.tracking.revoked += 1;
                 return Some(at);
             }
-            self.tracking.held_back += 1;
+            self.tracking.failed_revocations += 1;
         }
         None
     }
@@ -270,14 +272,14 @@ mod tests {
                             None => {
                                 prop_assert!(!there, "it was granted");
                                 let set = table.set(page) as u32;
-                                let in_set = |at: u32| (set..set + SET).contains(&at);
+                                let in_set = |at: u32| (set..set + SET_ENTRIES).contains(&at);
                                 let used = |at: u32, page: u32| {
                                     monitor.stuck == Some(page)
                                         || under_way.iter().any(|own| u32::from(own.0) == at)
                                 };
                                 let full = monitor.granted.values()
                                     .filter(|(page, at)| in_set(*at) && used(*at, *page)).count();
-                                prop_assert!(monitor.refuses || full == SET as usize);
+                                prop_assert!(monitor.refuses || full == SET_ENTRIES as usize);
                             }
                         }
                     }
@@ -312,7 +314,7 @@ mod tests {
             assert_eq!(u32::from(at), page - 1024);
             table.put(at);
         }
-        assert_eq!((table.granted(), table.tracking.left), (512, 0));
+        assert_eq!((table.granted(), table.tracking.revoked), (512, 0));
     }
 
     /// The first entry of a set is replaced again and again; the others keep their pages.
@@ -326,7 +328,7 @@ mod tests {
             }
             // Each set has 16 pages for 8 entries: 7 pages stay, and 9 replace each other.
             let anew = 8 * (16 + (round - 1) * 9);
-            assert_eq!(table.tracking.entered, anew, "{round}");
+            assert_eq!(table.tracking.granted, anew, "{round}");
         }
     }
 

@@ -34,7 +34,7 @@ impl ExternalPages {
 /// Pages outside the pool, with their grants and requests in flight.
 #[derive(Debug)]
 pub(super) struct TrackedPages {
-    outside: ExternalPages,
+    pages: ExternalPages,
     backend: DomId,
     pub(super) table: TrackTable,
     /// First request id; lower ids are the pool's buffers.
@@ -46,12 +46,12 @@ pub(super) struct TrackedPages {
 
 impl TrackedPages {
     /// Creates the state for request ids starting at `base`, up to `most` in flight.
-    pub(super) fn new(outside: ExternalPages, backend: DomId, base: usize, most: u32) -> Self {
+    pub(super) fn new(pages: ExternalPages, backend: DomId, base: usize, most: u32) -> Self {
         let base = base.min(usize::from(u16::MAX)) as u16;
         let most = most.min(u32::from(u16::MAX - base)) as u16;
         Self {
-            table: TrackTable::new(outside.entries),
-            outside,
+            table: TrackTable::new(pages.entries),
+            pages,
             backend,
             base,
             in_flight: vec![None; usize::from(most)],
@@ -62,11 +62,11 @@ impl TrackedPages {
     /// Returns the page that holds a piece, and the offset within it.
     pub(super) fn find(&self, piece: &Piece) -> Option<(u32, u16)> {
         let within = piece.span.addr();
-        let at = within.checked_sub(self.outside.memory.span().addr())?;
+        let at = within.checked_sub(self.pages.memory.span().addr())?;
         let (page, offset) = ((at / PAGE) as u32, at % PAGE);
         let bytes = piece.span.len();
         let inside = (1..=PAGE - offset).contains(&bytes);
-        (piece.buffer == BufferId::NONE && inside && self.outside.memory.page(page).is_some())
+        (piece.buffer == BufferId::NONE && inside && self.pages.memory.page(page).is_some())
             .then_some((page, offset as u16))
     }
 
@@ -84,7 +84,7 @@ impl TrackedPages {
             let mut pages = ByGranter {
                 granter,
                 backend: self.backend,
-                outside: &self.outside,
+                outside: &self.pages,
             };
             let Some((entry, gref)) = self.table.take(page, &mut pages) else {
                 self.put(&uses);
@@ -108,7 +108,7 @@ impl TrackedPages {
     }
 
     /// Allocates a request id. Requires that one is free.
-    pub(super) fn launch(&mut self, own: &PageUse) -> Option<RequestLocation> {
+    pub(super) fn allocate_request(&mut self, own: &PageUse) -> Option<RequestLocation> {
         let number = self.free.pop()?;
         *self.in_flight.get_mut(usize::from(number))? = Some(own.entry);
         Some(RequestLocation {
@@ -172,6 +172,6 @@ impl PageGrants for ByGranter<'_> {
     }
 
     fn revoke(&mut self, gref: GrantRef) -> bool {
-        self.granter.leave_idle(gref)
+        self.granter.revoke_if_unused(gref)
     }
 }

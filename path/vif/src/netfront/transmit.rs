@@ -23,9 +23,9 @@ pub struct TransmitReport {
 /// Reason why a frame was not sent.
 pub(super) enum SendError {
     /// There is no room now; the frame can be sent later.
-    Later,
+    NoSpace,
     /// The frame can never be sent.
-    Never(VifDrop),
+    Rejected(VifDrop),
 }
 
 impl Netfront {
@@ -58,8 +58,8 @@ impl Netfront {
                     report.sent += 1;
                     report.bytes += frame.len() as u64;
                 }
-                Err(SendError::Later) => break,
-                Err(SendError::Never(reason)) => {
+                Err(SendError::NoSpace) => break,
+                Err(SendError::Rejected(reason)) => {
                     self.recycle(frame);
                     self.counters.from_guest_drops.count(reason);
                     report.dropped += 1;
@@ -80,7 +80,7 @@ impl Netfront {
     /// Returns [`Fatal`] for a response to a request that is not in flight (NETIF-10); the
     /// interface is then disabled.
     pub fn reap(&mut self) -> Result<u32, Fatal> {
-        self.alive()?;
+        self.check_fatal()?;
         let ready = match self.tx.ready_for(u32::MAX) {
             Ok(ready) => ready,
             Err(overrun) => return self.fail(overrun),
@@ -136,27 +136,27 @@ impl Netfront {
     #[inline]
     fn send_one(&mut self, buffer: BufferId, request: TxRequest) -> Result<(), SendError> {
         if self.tx.free() == 0 {
-            return Err(SendError::Later);
+            return Err(SendError::NoSpace);
         }
-        self.tx_pool.launch(buffer);
+        self.tx_pool.mark_in_flight(buffer);
         self.tx.request(request.encode());
         Ok(())
     }
 
     fn send_any(&mut self, frame: &mut Frame) -> Result<(), SendError> {
-        self.check(frame).map_err(SendError::Never)?;
+        self.check(frame).map_err(SendError::Rejected)?;
         let extra = u32::from(frame.offload.gso.is_some());
         if frame.pieces.len() > usize::from(self.peer().max_slots) || !self.is_ours(frame) {
             self.copy_in(frame, extra)?;
         } else {
             if self.tx.free() < frame.pieces.len() as u32 + extra {
-                return Err(SendError::Later);
+                return Err(SendError::NoSpace);
             }
             if frame.is_header_changed() {
-                write_header(frame).map_err(|()| SendError::Never(VifDrop::Fault))?;
+                write_header(frame).map_err(|()| SendError::Rejected(VifDrop::Fault))?;
             }
         }
-        self.request(frame, Self::launch);
+        self.request(frame, Self::mark_in_flight);
         Ok(())
     }
 
@@ -207,9 +207,9 @@ impl Netfront {
                 copy.recycle(&mut self.tx_pool);
                 // If the peer has no buffer of that size, none will be returned.
                 return Err(if self.tx.unanswered() > 0 {
-                    SendError::Later
+                    SendError::NoSpace
                 } else {
-                    SendError::Never(VifDrop::NoBuffer)
+                    SendError::Rejected(VifDrop::NoBuffer)
                 });
             };
             let span = buffer.span.take(left);
@@ -220,13 +220,13 @@ impl Netfront {
             });
         }
         let held = if copy.pieces.len() > usize::from(self.peer().max_slots) {
-            Some(SendError::Never(VifDrop::TooManySlots))
+            Some(SendError::Rejected(VifDrop::TooManySlots))
         } else if self.tx.free() < copy.pieces.len() as u32 + extra {
-            Some(SendError::Later)
+            Some(SendError::NoSpace)
         } else {
             scatter(frame, &copy.pieces)
                 .err()
-                .map(|()| SendError::Never(VifDrop::Fault))
+                .map(|()| SendError::Rejected(VifDrop::Fault))
         };
         if let Some(held) = held {
             copy.recycle(&mut self.tx_pool);
@@ -239,14 +239,14 @@ impl Netfront {
 
     /// Marks a piece's transmit buffer as in flight.
     #[inline]
-    pub(super) fn launch(&mut self, piece: &Piece) -> Option<RequestLocation> {
+    pub(super) fn mark_in_flight(&mut self, piece: &Piece) -> Option<RequestLocation> {
         let slot = self.tx_pool.get(piece.buffer)?;
         let place = RequestLocation {
             gref: slot.gref,
             offset: slot.offset + slot.find(piece).unwrap_or(0),
             id: piece.buffer.0 as u16,
         };
-        self.tx_pool.launch(piece.buffer);
+        self.tx_pool.mark_in_flight(piece.buffer);
         Some(place)
     }
 

@@ -73,7 +73,7 @@ impl Features {
 
 /// Limits and offloads that one direction accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct PeerCaps {
     /// Maximum data slots of a packet.
     pub max_slots: u16,
     /// Unsegmented TCP over IPv4.
@@ -86,7 +86,7 @@ pub struct Abilities {
     pub ipv6_csum: bool,
 }
 
-impl Abilities {
+impl PeerCaps {
     /// Returns what an end with `features` and a limit of `max_slots` slots accepts.
     #[must_use]
     pub const fn of(features: Features, max_slots: u16) -> Self {

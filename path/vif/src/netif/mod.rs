@@ -12,7 +12,7 @@ pub mod rings;
 pub mod slot;
 pub mod transport;
 
-pub use features::{Abilities, Features};
+pub use features::{Features, PeerCaps};
 pub use limits::{
     FATAL_SLOTS, MAX_PACKET, MAX_SLOTS, MAX_SLOTS_STOCK, MIN_PACKET, extra, rsp, rxf, txf,
 };

@@ -1,6 +1,6 @@
 //! Features negotiated between the two ends.
 
-use super::features::{Abilities, Features};
+use super::features::{Features, PeerCaps};
 use super::limits::{MAX_SLOTS, MAX_SLOTS_STOCK};
 use super::record::{BackRecord, FrontRecord, RecordError};
 use crate::ring::Format;
@@ -24,9 +24,9 @@ pub struct Negotiated {
     /// Whether receive responses may be in any order, each with its request's id.
     pub any_order: bool,
     /// Abilities for frames from the backend to the guest.
-    pub to_guest: Abilities,
+    pub to_guest: PeerCaps,
     /// Abilities for frames from the guest to the backend.
-    pub from_guest: Abilities,
+    pub from_guest: PeerCaps,
     /// The MAC that the guest claims.
     pub mac: [u8; 6],
 }
@@ -67,8 +67,8 @@ impl Negotiated {
             // With `any-order`, the first response names its buffer in the field of the size.
             rx_meta: both(Features::RX_META) && !any_order,
             any_order,
-            to_guest: Abilities::of(front.features, max_slots),
-            from_guest: Abilities::of(back.features, max_slots),
+            to_guest: PeerCaps::of(front.features, max_slots),
+            from_guest: PeerCaps::of(back.features, max_slots),
             mac: front.mac,
         })
     }

@@ -40,7 +40,7 @@ pub fn rings(
         if pages.len() != 1 << order {
             return Err(BadPages);
         }
-        GrantedRingPages::new(negotiated.format, pages, control(event_page, number))
+        GrantedRingPages::new(negotiated.format, pages, control_block(event_page, number))
     };
     Ok((
         made(tx, negotiated.tx_order, 0)?,
@@ -50,7 +50,7 @@ pub fn rings(
 
 /// Returns the control block of ring `number`.
 #[must_use]
-pub fn control(event_page: Span, number: usize) -> Span {
+pub fn control_block(event_page: Span, number: usize) -> Span {
     event_page
         .sub(CONTROL + number * CONTROL_BYTES, CONTROL_BYTES)
         .unwrap_or(Span::EMPTY)

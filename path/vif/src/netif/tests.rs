@@ -283,10 +283,10 @@ fn netif_25_rings_are_native_if_both_ends_request() {
 fn netif_25_control_blocks_follow_event_words() {
     let memory = TestMemory::new(1);
     let page = memory.area().page(0).unwrap();
-    let blocks = [0, 1].map(|ring| rings::control(page, ring));
+    let blocks = [0, 1].map(|ring| rings::control_block(page, ring));
     let places = blocks.map(|block| (block.addr() - page.addr(), block.len()));
     assert_eq!(places, [(256, 256), (512, 256)]);
-    assert!(rings::control(page.take(700), 1).is_empty());
+    assert!(rings::control_block(page.take(700), 1).is_empty());
 }
 
 #[test]
@@ -318,11 +318,11 @@ fn netif_11_parts_of_pages_need_the_offset() {
 
 #[test]
 fn netif_15_abilities_follow_features() {
-    let all = Abilities::of(Features::ALL, 40);
-    let plain = Abilities::of(Features::PLAIN, 40);
-    let checksum = Abilities::of(Features::CHECKSUM, 40);
-    let none = Abilities::of(Features(0), 40);
-    let no_sg = Abilities::of(Features::ALL.without(Features::SG), 40);
+    let all = PeerCaps::of(Features::ALL, 40);
+    let plain = PeerCaps::of(Features::PLAIN, 40);
+    let checksum = PeerCaps::of(Features::CHECKSUM, 40);
+    let none = PeerCaps::of(Features(0), 40);
+    let no_sg = PeerCaps::of(Features::ALL.without(Features::SG), 40);
     assert_eq!(
         (
             all.max_slots,
@@ -377,7 +377,7 @@ fn netif_9_checksum_arp_icmp_tcp_udp() {
     let found = transport::find(&tcp).unwrap();
     assert_eq!((found.ipv6, found.tcp, found.start), (false, true, 34));
     assert_eq!(
-        found.blank(),
+        found.blank_checksum(),
         Checksum::Blank {
             start: 34,
             offset: 16
@@ -385,13 +385,13 @@ fn netif_9_checksum_arp_icmp_tcp_udp() {
     );
     let udp = transport::find(&with(23, 17)).unwrap();
     assert_eq!(
-        udp.blank(),
+        udp.blank_checksum(),
         Checksum::Blank {
             start: 34,
             offset: 6
         }
     );
-    assert_eq!((found.needs(), udp.needs()), (52, 42));
+    assert_eq!((found.checksum_end(), udp.checksum_end()), (52, 42));
     assert_eq!(transport::find(&with(23, 1)), None, "icmp");
     assert_eq!(transport::find(&with(13, 6)), None, "arp");
     assert_eq!(transport::find(&with(14, 0x65)), None, "version");

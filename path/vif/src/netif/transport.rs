@@ -1,11 +1,11 @@
 //! Locates a packet's transport checksum. netif only states *that* a checksum is blank; its
 //! position must be found in the packet (NETIF-9).
 
-use super::features::Abilities;
+use super::features::PeerCaps;
 use super::limits::{MAX_PACKET, MIN_PACKET};
 use crate::counters::VifDrop;
 use net::packet::{Network, Packet, protocol};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
 /// Maximum number of segments of one packet. TCP over the smallest path MTU (segments of 48 bytes,
@@ -27,7 +27,7 @@ pub struct TransportHeader {
 impl TransportHeader {
     /// Returns the place of the checksum.
     #[must_use]
-    pub const fn blank(self) -> Checksum {
+    pub const fn blank_checksum(self) -> Checksum {
         Checksum::Blank {
             start: self.start,
             offset: if self.tcp { 16 } else { 6 },
@@ -36,7 +36,7 @@ impl TransportHeader {
 
     /// Returns the offset behind the checksum field, from the start of the frame.
     #[must_use]
-    pub const fn needs(self) -> usize {
+    pub const fn checksum_end(self) -> usize {
         self.start as usize + if self.tcp { 18 } else { 8 }
     }
 }
@@ -65,7 +65,7 @@ pub fn find(header: &[u8]) -> Option<TransportHeader> {
 /// Returns whether a frame has no blank checksum, or one at the position that [`find`] returns.
 #[must_use]
 #[inline]
-pub fn is_placed(frame: &Frame) -> bool {
+pub fn has_standard_checksum(frame: &Frame) -> bool {
     const TCP: u8 = protocol::TCP;
     const UDP: u8 = protocol::UDP;
     let Checksum::Blank { start, offset } = frame.offload.checksum else {
@@ -76,7 +76,8 @@ pub fn is_placed(frame: &Frame) -> bool {
         Some([0x08, 0x00, 0x45, _, _, _, _, _, 0 | 0x40, 0, _, protocol]) => {
             matches!((start, *protocol, offset), (34, TCP, 16) | (34, UDP, 6))
         }
-        _ => find(frame.header()).is_some_and(|found| found.blank() == frame.offload.checksum),
+        _ => find(frame.header())
+            .is_some_and(|found| found.blank_checksum() == frame.offload.checksum),
     }
 }
 
@@ -87,13 +88,13 @@ pub fn is_placed(frame: &Frame) -> bool {
 /// # Errors
 /// Returns [`VifDrop::BadOffload`] or [`VifDrop::OffloadNotNegotiated`].
 #[inline]
-pub fn check(frame: &Frame, may: &Abilities) -> Result<(), VifDrop> {
+pub fn check(frame: &Frame, may: &PeerCaps) -> Result<(), VifDrop> {
     match frame.offload.checksum {
         Checksum::Unknown | Checksum::Valid if frame.offload.gso.is_none() => Ok(()),
         Checksum::Unknown | Checksum::Valid => Err(VifDrop::BadOffload),
         Checksum::Blank { .. } => {
             let found = find(frame.header()).ok_or(VifDrop::BadOffload)?;
-            if found.blank() != frame.offload.checksum {
+            if found.blank_checksum() != frame.offload.checksum {
                 Err(VifDrop::BadOffload)
             } else if may.takes(&frame.offload, found.ipv6) {
                 Ok(())
@@ -123,10 +124,16 @@ pub const fn check_len(bytes: usize) -> Result<(), VifDrop> {
 /// # Errors
 /// Returns [`VifDrop::BadOffload`], [`VifDrop::OffloadNotNegotiated`], or [`VifDrop::Fault`] if the
 /// header is inaccessible.
-pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, VifDrop> {
-    frame.need(SNAPSHOT).map_err(|_| VifDrop::Fault)?;
+pub fn set_offloads(
+    frame: &mut Frame,
+    gso: Option<Gso>,
+    may: &PeerCaps,
+) -> Result<Offload, VifDrop> {
+    frame
+        .extend_snapshot(SNAPSHOT_MAX)
+        .map_err(|_| VifDrop::Fault)?;
     let found = find(frame.header()).ok_or(VifDrop::BadOffload)?;
-    if found.needs() > frame.len() {
+    if found.checksum_end() > frame.len() {
         return Err(VifDrop::BadOffload);
     }
     if let Some(gso) = gso
@@ -137,7 +144,7 @@ pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Off
         return Err(VifDrop::BadOffload);
     }
     let offload = Offload {
-        checksum: found.blank(),
+        checksum: found.blank_checksum(),
         gso,
     };
     if may.takes(&offload, found.ipv6) {

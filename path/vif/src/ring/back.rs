@@ -34,7 +34,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     #[must_use]
     pub fn new(words: W) -> Self {
         let (requests, responses) = SlotPositions::of::<REQ, RSP>(&words);
-        Self::over(words, responses, requests)
+        Self::with_positions(words, responses, requests)
     }
 
     /// Returns the ready requests at the head of the ring that were copied out together; empty if
@@ -49,7 +49,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     #[must_use]
     #[inline]
     pub fn unanswered(&self) -> u32 {
-        self.room()
+        self.free_slots()
     }
 
     /// Writes a response. Returns false, without effect, if no consumed request lacks one (RING-6).
@@ -86,7 +86,7 @@ impl<const REQ: usize, const RSP: usize> Back<GrantedRingPages, REQ, RSP> {
         let unanswered = made.wrapping_sub(published).min(self.slots());
         for ahead in 0..unanswered {
             let index = published.wrapping_add(ahead);
-            if let Some(request) = self.words.noted::<REQ>(index) {
+            if let Some(request) = self.words.recorded_slot::<REQ>(index) {
                 self.peer.put_back(&self.words, index, request);
             }
         }

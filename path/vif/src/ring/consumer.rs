@@ -147,6 +147,6 @@ impl<const N: usize> Consumer<N> {
         let room = self.copied.get_mut(..self.count as usize);
         let room = room.unwrap_or(&mut []);
         words.read(page, offset, self.slots.place.stride, room);
-        words.note(index, room);
+        words.record_slots(index, room);
     }
 }

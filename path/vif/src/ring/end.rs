@@ -36,7 +36,7 @@ pub struct RingEnd<S, W, const OUT: usize, const IN: usize> {
 }
 
 impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W, OUT, IN> {
-    pub(super) const fn over(words: W, out: SlotPositions, peer: SlotPositions) -> Self {
+    pub(super) const fn with_positions(words: W, out: SlotPositions, peer: SlotPositions) -> Self {
         Self {
             words,
             out: Producer::new(out),
@@ -54,14 +54,14 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
 
     /// Returns the number of slots that may be written now.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
+    pub(super) fn free_slots(&self) -> u32 {
         S::out_end(self.peer.cons, self.slots()).wrapping_sub(self.out.prod)
     }
 
     /// Writes a slot; returns its index, or `None` if there is no room (RING-6).
     #[inline]
     pub(super) fn write(&mut self, slot: [u32; OUT]) -> Option<u32> {
-        if self.room() == 0 {
+        if self.free_slots() == 0 {
             return None;
         }
         let index = self.out.prod;
@@ -72,7 +72,7 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
     /// Writes as many of `slots` as the ring has room for.
     #[inline]
     pub(super) fn write_all(&mut self, slots: &[[u32; OUT]]) {
-        let count = slots.len().min(self.room() as usize);
+        let count = slots.len().min(self.free_slots() as usize);
         self.out
             .write_all(&self.words, slots.get(..count).unwrap_or(&[]));
     }

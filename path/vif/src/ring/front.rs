@@ -40,7 +40,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         ] {
             words.set_index(index, value, Ordering::Relaxed);
         }
-        Self::over(words, requests, responses)
+        Self::with_positions(words, requests, responses)
     }
 
     /// Continues as if all requests before index `at` had been answered and consumed.
@@ -54,7 +54,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
     #[must_use]
     #[inline]
     pub fn free(&self) -> u32 {
-        self.room()
+        self.free_slots()
     }
 
     /// Returns the number of requests whose responses have not been consumed yet.

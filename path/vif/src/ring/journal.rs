@@ -38,19 +38,19 @@ impl Journal {
 
     /// Opens the journal in `memory`, which must start zeroed.
     #[must_use]
-    pub const fn over(memory: Span) -> Self {
+    pub const fn in_memory(memory: Span) -> Self {
         Self(memory)
     }
 
     /// Returns whether the ring has a journal.
     #[inline]
-    pub(super) const fn is_kept(self) -> bool {
+    pub(super) const fn exists(self) -> bool {
         !self.0.is_empty()
     }
 
     /// Records the request in slot `slot`. The previous one there was answered; otherwise the front
     /// could not have reused the slot.
-    pub(super) fn note(self, slot: u32, index: u32, words: &[u32]) {
+    pub(super) fn record_request(self, slot: u32, index: u32, words: &[u32]) {
         let entry = self.entry(slot);
         // The order matters: a process that is killed in between leaves either the old index, for
         // which no request is pending, or an invalid entry.
@@ -60,7 +60,11 @@ impl Journal {
     }
 
     /// Returns the last request recorded for slot `slot` if it has this index.
-    pub(super) fn noted<const N: usize>(self, slot: u32, index: u32) -> Option<[u32; N]> {
+    pub(super) fn recorded_request<const N: usize>(
+        self,
+        slot: u32,
+        index: u32,
+    ) -> Option<[u32; N]> {
         const { assert!(N <= WORDS) };
         let entry = self.entry(slot);
         let is_noted = entry.load_u32(4) == Ok(1) && entry.load_u32(0) == Ok(index);

@@ -187,7 +187,7 @@ fn consumer_misses_no_published_slot() {
 /// RING-7: in both directions, a peer that sees an index sees the slots that it covers; and a
 /// response is never read as the request in the same slot.
 #[test]
-fn publish_and_consume() {
+fn published_slots_are_visible_to_the_peer() {
     model(|format| {
         let words = Model::new(format);
         let mut front = Front::<_, N, N>::new(words.clone());

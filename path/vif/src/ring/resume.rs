@@ -65,7 +65,7 @@ impl Machine {
             page.store_u32(index, first).unwrap();
         }
         let journal = match with_journal {
-            true => Journal::over(memory[1].area().span()),
+            true => Journal::in_memory(memory[1].area().span()),
             false => Journal::NONE,
         };
         let mut machine = Self {

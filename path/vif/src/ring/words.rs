@@ -51,9 +51,9 @@ pub trait RingMemory {
 
     /// Records the slots starting at `index` in the journal. They were copied out and may be
     /// overwritten.
-    fn note<const N: usize>(&self, _index: u32, _slots: &[[u32; N]]) {}
+    fn record_slots<const N: usize>(&self, _index: u32, _slots: &[[u32; N]]) {}
     /// Returns the last slot recorded at the position of `index` if it has this index.
-    fn noted<const N: usize>(&self, _index: u32) -> Option<[u32; N]> {
+    fn recorded_slot<const N: usize>(&self, _index: u32) -> Option<[u32; N]> {
         None
     }
 }
@@ -77,7 +77,8 @@ pub struct GrantedRingPages {
 }
 
 impl GrantedRingPages {
-    /// Opens the ring in `pages`, in order; `control` is its control block in the native format.
+    /// Opens the ring in `pages`, in order; `control_block` is its control block in the native
+    /// format.
     ///
     /// # Errors
     /// Returns [`BadPages`].
@@ -197,17 +198,17 @@ impl RingMemory for GrantedRingPages {
     }
 
     #[inline]
-    fn note<const N: usize>(&self, index: u32, slots: &[[u32; N]]) {
-        if !self.journal.is_kept() {
+    fn record_slots<const N: usize>(&self, index: u32, slots: &[[u32; N]]) {
+        if !self.journal.exists() {
             return;
         }
         for (ahead, slot) in (0..).zip(slots) {
             let index = index.wrapping_add(ahead);
-            self.journal.note(self.slot(index), index, slot);
+            self.journal.record_request(self.slot(index), index, slot);
         }
     }
 
-    fn noted<const N: usize>(&self, index: u32) -> Option<[u32; N]> {
-        self.journal.noted(self.slot(index), index)
+    fn recorded_slot<const N: usize>(&self, index: u32) -> Option<[u32; N]> {
+        self.journal.recorded_request(self.slot(index), index)
     }
 }

@@ -59,7 +59,7 @@ pub fn hostile_words(data: &[u8]) {
         [one, three & 0xffff_00ff]
     );
     if let Some(found) = transport::find(data) {
-        assert!(usize::from(found.start) < found.needs());
+        assert!(usize::from(found.start) < found.checksum_end());
     }
 }
 

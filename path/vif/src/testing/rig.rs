@@ -192,7 +192,7 @@ impl Rig {
             prefetch: 2,
             release_threshold,
             exchange,
-            outside: external.map(|memory| ExternalPages {
+            external_pages: external.map(|memory| ExternalPages {
                 memory,
                 first_frame: exchanged + flipped,
                 first_entry: layout.frames(),
@@ -221,7 +221,7 @@ impl Rig {
             layout,
             memory,
             table_span,
-            outside: setup.outside.map(|outside| outside.memory),
+            outside: setup.external_pages.map(|outside| outside.memory),
             pages: (shared.0, shared.1, pages.2),
         }
     }
@@ -353,7 +353,7 @@ impl Rig {
     ///
     /// # Panics
     /// Panics if the interface is disabled.
-    pub fn take(&mut self, budget: usize) -> Vec<Vec<u8>> {
+    pub fn take_from_guest(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.back
             .from_guest(budget, &mut frames)
@@ -367,7 +367,7 @@ impl Rig {
     }
 
     /// Delivers frames from the driver domain to the guest; returns the number delivered.
-    pub fn give(&mut self, frames: &[Frame]) -> u32 {
+    pub fn deliver_to_guest(&mut self, frames: &[Frame]) -> u32 {
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         let report = self.back.to_guest(frames, &pick);
         self.back.publish();
@@ -393,7 +393,7 @@ impl Rig {
     }
 
     /// Returns whether each end's doorbell would be rung now: (the driver domain's, the guest's).
-    pub fn bells(&mut self) -> (bool, bool) {
+    pub fn pending_doorbells(&mut self) -> (bool, bool) {
         fence(Ordering::SeqCst);
         (self.front.notify(), self.back.notify().is_some())
     }

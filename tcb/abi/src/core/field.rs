@@ -28,10 +28,10 @@ impl<'a> Reader<'a> {
         self.at += 1;
         let end = self.at * 8;
         let word = self.bytes.get(end - 8..end).and_then(|b| b.try_into().ok());
-        word.map(u64::from_le_bytes).ok_or_else(|| self.wrong())
+        word.map(u64::from_le_bytes).ok_or_else(|| self.malformed())
     }
 
-    pub(super) fn wrong(&self) -> Malformed {
+    pub(super) fn malformed(&self) -> Malformed {
         Malformed::Field(self.at)
     }
 
@@ -62,7 +62,7 @@ macro_rules! numbers {
             }
 
             fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-                from.word()?.try_into().map_err(|_| from.wrong())
+                from.word()?.try_into().map_err(|_| from.malformed())
             }
         }
     )*};
@@ -81,7 +81,7 @@ macro_rules! as_numbers {
 
             fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
                 let take: fn($number) -> Option<Self> = $take;
-                take(<$number>::take(from)?).ok_or_else(|| from.wrong())
+                take(<$number>::take(from)?).ok_or_else(|| from.malformed())
             }
         }
     )*};
@@ -132,7 +132,7 @@ impl<T: Field, const N: usize> Field for [T; N] {
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let all: Result<Vec<T>, _> = (0..N).map(|_| T::take(from)).collect();
-        all?.try_into().map_err(|_| from.wrong())
+        all?.try_into().map_err(|_| from.malformed())
     }
 }
 
@@ -161,7 +161,7 @@ impl Field for String {
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let len = usize::try_from(from.word()?).map_err(|_| from.wrong())?;
+        let len = usize::try_from(from.word()?).map_err(|_| from.malformed())?;
         let mut bytes = Vec::new();
         for _ in 0..len.div_ceil(8) {
             bytes.extend(from.word()?.to_le_bytes());
@@ -169,7 +169,7 @@ impl Field for String {
         let rest = bytes.split_off(len);
         let is_empty = rest.iter().all(|byte| *byte == 0);
         let text = Self::from_utf8(bytes).ok().filter(|_| is_empty);
-        text.ok_or_else(|| from.wrong())
+        text.ok_or_else(|| from.malformed())
     }
 }
 
@@ -180,7 +180,7 @@ pub struct Text(String);
 impl Text {
     /// Creates a text from as much of `text` as fits.
     #[must_use]
-    pub fn cut(text: &str) -> Self {
+    pub fn truncated(text: &str) -> Self {
         let end = text.floor_char_boundary(TEXT_MAX);
         Self(text.get(..end).unwrap_or_default().to_owned())
     }
@@ -199,6 +199,6 @@ impl Field for Text {
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let text = Some(String::take(from)?).filter(|text| text.len() <= TEXT_MAX);
-        text.map(Self).ok_or_else(|| from.wrong())
+        text.map(Self).ok_or_else(|| from.malformed())
     }
 }

@@ -81,7 +81,7 @@ messages! {
             unit: u32,
         }
         /// Gives a domain that has not started a descriptor of a device, as its next device.
-        4 Give {
+        4 GiveDevice {
             /// The domain.
             domain: DomId,
             /// The device.
@@ -98,7 +98,7 @@ messages! {
             socket: NewSocket,
         }
         /// Skips a domain's next device.
-        6 GiveNothing {
+        6 SkipDevice {
             /// The domain.
             domain: DomId,
         }
@@ -119,7 +119,7 @@ messages! {
             domain: DomId,
         }
         /// Abandons a domain that was built but has no process.
-        9 GiveUp {
+        9 Abandon {
             /// The domain.
             domain: DomId,
             /// The reason.
@@ -133,7 +133,7 @@ messages! {
             why: Text,
         }
         /// Makes a domain check its mailbox.
-        11 Knock {
+        11 NotifyMailbox {
             /// The domain.
             domain: DomId,
         }
@@ -143,7 +143,7 @@ messages! {
         /// Requests the audit. Attached to the answer: [`crate::status::Audit`].
         13 Audit {}
         /// Keeps the attached file, to which this manager writes its state, for the next manager.
-        14 Keep {}
+        14 KeepStateFile {}
         /// Stops the machine.
         16 End {
             /// Whether the machine failed.
@@ -156,10 +156,10 @@ messages! {
             domain: DomId,
         }
         /// Keeps the attached descriptors for the next manager: clients' sockets, and the log.
-        18 Hold {}
+        18 KeepDescriptors {}
         /// Leaves the attached bytes for the next core's manager. The core writes all of them, or
         /// rejects the request.
-        19 Leave {}
+        19 SaveState {}
     }
 }
 
@@ -168,8 +168,8 @@ messages! {
     pub enum CoreMessage {
         /// The first message. Attached: the machine's description from standard input, the state
         /// that the previous manager kept, and the descriptors that it kept by
-        /// [`CoreRequest::Hold`].
-        1 Welcome {
+        /// [`CoreRequest::KeepDescriptors`].
+        1 Init {
             /// Process id of the core.
             pid: u32,
             /// The start time of the core, on the monotonic clock.
@@ -198,7 +198,7 @@ messages! {
             is_busy: bool,
         }
         /// A domain has reached another stage.
-        5 Life {
+        5 StageChanged {
             /// The domain.
             domain: DomId,
             /// The stage.
@@ -211,9 +211,9 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// A device was lost: see [`NetdReply::Lost`]. The core sends this to each manager while
-        /// the device is open.
-        7 Lost {
+        /// A device was lost: see [`NetdReply::DeviceLost`]. The core sends this to each manager
+        /// while the device is open.
+        7 DeviceLost {
             /// The device.
             unit: u32,
             /// Whether the interface was removed while its network namespace still exists.
@@ -233,7 +233,7 @@ messages! {
         }
         /// Adopts a device that a previous netd opened. Attached: the attachments of
         /// [`NetdReply::Opened`].
-        2 TakeUp {
+        2 Adopt {
             /// Its number.
             unit: u32,
             /// The number of its descriptors for domains.
@@ -261,7 +261,7 @@ messages! {
         }
         /// Adopts a socket that a previous netd bound. Attached: the attachments of
         /// [`NetdReply::Made`] and [`NetdReply::Bound`].
-        6 TakeUpSocket {
+        6 AdoptSocket {
             /// The device.
             on: u32,
             /// The socket's number.
@@ -285,7 +285,7 @@ messages! {
         /// The first request after the adoptions. Attached: the link for [`NetdRequest::Control`]
         /// and [`NetdRequest::End`], which netd serves from then on, and the machine's description
         /// from standard input.
-        9 Welcome {}
+        9 Init {}
     }
 }
 
@@ -306,7 +306,7 @@ messages! {
             /// The pages of its rings, in the order of [`Ring::ALL`](crate::xdp::Ring::ALL).
             rings: [RingExtent; 4],
             /// Whether the domain's successor can continue with it.
-            lasts: bool,
+            is_reusable: bool,
         }
         /// The request failed. Attached: the reason.
         4 Refused {
@@ -379,7 +379,7 @@ pub struct NewSocket {
     pub on: u32,
     /// The domain that owns the page frames, if it is another one. The socket is then that domain's
     /// dedicated queue, and only receives.
-    pub of: Option<DomId>,
+    pub frames_owner: Option<DomId>,
     /// The first frame.
     pub first_frame: u32,
     /// The number of frames.
@@ -411,6 +411,6 @@ fields! {
     }
 }
 fields! {
-    NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot is_pci }
+    NewSocket { domain on frames_owner first_frame frames chunk_bytes entries rings_slot is_pci }
 }
 fields! { RingExtent { page pages } }

@@ -24,8 +24,8 @@ pub use messages::{
     CPU_WORDS, CoreMessage, CoreRequest, NetdReply, NetdRequest, NewDomain, NewSocket, RingExtent,
 };
 pub use record::{Message, Record};
-pub use report::{CoreStatus, report_bytes};
-pub use report_decode::report_of;
+pub use report::{CoreStatus, encode_report};
+pub use report_decode::decode_report;
 pub use stage::Stage;
 pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 

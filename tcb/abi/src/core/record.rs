@@ -52,11 +52,11 @@ impl<M: Message> Record<M> {
         if version != VERSION {
             return Err(Malformed::Version(version));
         }
-        let token = u32::try_from(fields.word()?).map_err(|_| fields.wrong())?;
+        let token = u32::try_from(fields.word()?).map_err(|_| fields.malformed())?;
         let message = M::take(head as u32, &mut fields)?;
         match fields.rest().iter().all(|byte| *byte == 0) {
             true => Ok(Self { token, message }),
-            false => Err(Malformed::Rest),
+            false => Err(Malformed::TrailingBytes),
         }
     }
 }

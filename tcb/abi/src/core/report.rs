@@ -33,7 +33,7 @@ fields! { GrantInUse { by gref frame mappings writable } }
 
 /// Encodes a status or an audit.
 #[must_use]
-pub fn report_bytes(report: &impl Field) -> Vec<u8> {
+pub fn encode_report(report: &impl Field) -> Vec<u8> {
     let mut to = Writer::default();
     report.put(&mut to);
     to.0.into_iter().flat_map(u64::to_le_bytes).collect()

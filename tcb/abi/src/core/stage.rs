@@ -16,7 +16,7 @@ wire_enum! {
         /// It is being torn down.
         Ending = 3,
         /// It has been torn down.
-        Gone = 4,
+        TornDown = 4,
     }
 }
 
@@ -24,6 +24,6 @@ impl Stage {
     /// Returns whether it is being or has been torn down.
     #[must_use]
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Ending | Self::Gone)
+        matches!(self, Self::Ending | Self::TornDown)
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// Returns every kind of message, with fields that use all their words.
 fn core_requests() -> Vec<CoreRequest> {
     let (domain, unit) = (DomId(0xfedc), u32::MAX);
-    let why = || Text::cut(&"ü".repeat(64));
+    let why = || Text::truncated(&"ü".repeat(64));
     vec![
         CoreRequest::Create {
             domain: NewDomain {
@@ -28,7 +28,7 @@ fn core_requests() -> Vec<CoreRequest> {
         },
         CoreRequest::Open { unit },
         CoreRequest::Close { unit },
-        CoreRequest::Give {
+        CoreRequest::GiveDevice {
             domain,
             unit,
             place: 1,
@@ -38,7 +38,7 @@ fn core_requests() -> Vec<CoreRequest> {
             socket: NewSocket {
                 domain,
                 on: unit,
-                of: Some(domain),
+                frames_owner: Some(domain),
                 first_frame: 1,
                 frames: 2,
                 chunk_bytes: 3,
@@ -47,20 +47,20 @@ fn core_requests() -> Vec<CoreRequest> {
                 is_pci: true,
             },
         },
-        CoreRequest::GiveNothing { domain },
+        CoreRequest::SkipDevice { domain },
         CoreRequest::Connect {
             backend: domain,
             frontend: domain,
             handle: u16::MAX,
         },
         CoreRequest::Start { domain },
-        CoreRequest::GiveUp { domain, why: why() },
+        CoreRequest::Abandon { domain, why: why() },
         CoreRequest::Kill { domain, why: why() },
-        CoreRequest::Knock { domain },
-        CoreRequest::Hold {},
+        CoreRequest::NotifyMailbox { domain },
+        CoreRequest::KeepDescriptors {},
         CoreRequest::Status {},
         CoreRequest::Audit {},
-        CoreRequest::Keep {},
+        CoreRequest::KeepStateFile {},
         CoreRequest::End { failed: true },
         CoreRequest::Forget { domain },
     ]
@@ -75,14 +75,14 @@ fn every_message_survives_encoding() {
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
-    let life = CoreMessage::Life {
+    let life = CoreMessage::StageChanged {
         domain: DomId(3),
-        stage: Stage::Gone,
-        text: Text::cut("killed"),
+        stage: Stage::TornDown,
+        text: Text::truncated("killed"),
     };
     let bound = NetdReply::Bound {
         rings: [RingExtent { page: 7, pages: 9 }; 4],
-        lasts: true,
+        is_reusable: true,
     };
     let control = NetdRequest::Control {
         unit: 3,
@@ -99,7 +99,7 @@ fn every_message_survives_encoding() {
     assert_eq!(Record::decode(&record.encode()), Ok(record));
     let unit = u32::MAX;
     for is_removed in [false, true] {
-        let (token, message) = (0, CoreMessage::Lost { unit, is_removed });
+        let (token, message) = (0, CoreMessage::DeviceLost { unit, is_removed });
         let record = Record { token, message };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
         let (token, message) = (0, NetdReply::Lost { unit, is_removed });
@@ -129,15 +129,15 @@ fn malformed_records_are_named_errors() {
     assert_eq!(changed(0, 99), Err(Malformed::Kind(99)));
     assert_eq!(changed(12, 1), Err(Malformed::Field(2)), "the token");
     assert_eq!(changed(20, 1), Err(Malformed::Field(3)), "more than u32");
-    assert_eq!(changed(BYTES - 1, 1), Err(Malformed::Rest));
+    assert_eq!(changed(BYTES - 1, 1), Err(Malformed::TrailingBytes));
 }
 
 #[test]
 fn a_text_is_cut_between_characters() {
     let long = "ü".repeat(100);
-    assert_eq!(Text::cut(&long).as_str(), "ü".repeat(TEXT_MAX / 2));
+    assert_eq!(Text::truncated(&long).as_str(), "ü".repeat(TEXT_MAX / 2));
     let odd = format!("x{long}");
-    assert_eq!(Text::cut(&odd).as_str().len(), TEXT_MAX - 1);
+    assert_eq!(Text::truncated(&odd).as_str().len(), TEXT_MAX - 1);
 }
 
 fn audit() -> Audit {
@@ -199,12 +199,12 @@ fn status() -> CoreStatus {
 #[test]
 fn reports_survive_encoding_unless_truncated() {
     let (status, audit) = (status(), audit());
-    let bytes = report_bytes(&status);
-    assert_eq!(report_of(&bytes), Some(status));
-    assert!((0..bytes.len()).all(|len| report_of::<CoreStatus>(&bytes[..len]).is_none()));
-    let bytes = report_bytes(&audit);
-    assert_eq!(report_of(&bytes), Some(audit));
-    assert!((0..bytes.len()).all(|len| report_of::<Audit>(&bytes[..len]).is_none()));
+    let bytes = encode_report(&status);
+    assert_eq!(decode_report(&bytes), Some(status));
+    assert!((0..bytes.len()).all(|len| decode_report::<CoreStatus>(&bytes[..len]).is_none()));
+    let bytes = encode_report(&audit);
+    assert_eq!(decode_report(&bytes), Some(audit));
+    assert!((0..bytes.len()).all(|len| decode_report::<Audit>(&bytes[..len]).is_none()));
 }
 
 /// Words as a hostile helper might send them: small ones more often, so that they form valid
@@ -243,11 +243,11 @@ proptest! {
     fn any_bytes_are_one_report_or_an_error(
         bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400),
     ) {
-        if let Some(status) = report_of::<CoreStatus>(&bytes) {
-            prop_assert_eq!(report_bytes(&status), bytes.clone());
+        if let Some(status) = decode_report::<CoreStatus>(&bytes) {
+            prop_assert_eq!(encode_report(&status), bytes.clone());
         }
-        if let Some(audit) = report_of::<Audit>(&bytes) {
-            prop_assert_eq!(report_bytes(&audit), bytes);
+        if let Some(audit) = decode_report::<Audit>(&bytes) {
+            prop_assert_eq!(encode_report(&audit), bytes);
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum Malformed {
     /// The field that ends at this word has an invalid value.
     Field(usize),
     /// Non-zero bytes follow the last field.
-    Rest,
+    TrailingBytes,
 }
 
 impl std::fmt::Display for Malformed {
@@ -31,7 +31,7 @@ impl std::fmt::Display for Malformed {
             Self::Version(version) => write!(f, "version {version} instead of {VERSION}"),
             Self::Kind(kind) => write!(f, "no such kind: {kind}"),
             Self::Field(word) => write!(f, "the field before word {word} is invalid"),
-            Self::Rest => f.write_str("bytes after the last field"),
+            Self::TrailingBytes => f.write_str("bytes after the last field"),
         }
     }
 }

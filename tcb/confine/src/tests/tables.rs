@@ -1,12 +1,12 @@
 //! The rights of each role, call by call. A change of a role must also change its table.
 
 use crate::roles::{BROKER, MANAGER, NETD};
-use crate::{CapabilitySet, Rights, When};
+use crate::{CallCondition, CapabilitySet, Rights};
 use libc::*;
 use std::collections::BTreeMap;
 
 /// Conditions of calls that are not always allowed.
-type Conditions<'a> = &'a [(i64, When)];
+type Conditions<'a> = &'a [(i64, CallCondition)];
 
 const FIONBIO: u64 = 0x5421;
 const EXEC: u64 = 4;
@@ -19,7 +19,7 @@ fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes:
     for call in rights.calls.iter().copied().flatten() {
         calls.insert(call.number, call.when);
     }
-    let always = always.iter().map(|number| (*number, When::Always));
+    let always = always.iter().map(|number| (*number, CallCondition::Always));
     let expected: BTreeMap<_, _> = always.chain(sometimes.iter().copied()).collect();
     for (number, when) in &calls {
         assert_eq!(
@@ -38,7 +38,7 @@ fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes:
         );
     }
     let keep: CapabilitySet = keep.iter().copied().collect();
-    assert_eq!(rights.keep, keep);
+    assert_eq!(rights.capabilities, keep);
     assert!(rights.ends_with_parent && rights.user.is_none());
 }
 
@@ -58,12 +58,12 @@ const MANAGER_ALWAYS: &[i64] = &[
 #[test]
 fn the_manager_has_the_rights_of_its_table() {
     let sometimes: Conditions<'_> = &[
-        (SYS_ioctl, When::Is(1, FIONBIO)),
-        (SYS_mmap, When::HasNot(2, EXEC)),
-        (SYS_mprotect, When::HasNot(2, EXEC)),
-        (SYS_clone, When::Has(0, THREAD)),
-        (SYS_prctl, When::Is(0, 15)),
-        (SYS_tgkill, When::Own(0)),
+        (SYS_ioctl, CallCondition::Is(1, FIONBIO)),
+        (SYS_mmap, CallCondition::HasNot(2, EXEC)),
+        (SYS_mprotect, CallCondition::HasNot(2, EXEC)),
+        (SYS_clone, CallCondition::Has(0, THREAD)),
+        (SYS_prctl, CallCondition::Is(0, 15)),
+        (SYS_tgkill, CallCondition::Own(0)),
     ];
     check(&MANAGER, &[], MANAGER_ALWAYS, sometimes);
     assert_eq!(MANAGER.files, None);
@@ -87,7 +87,7 @@ fn netd_has_the_rights_of_its_table() {
     let sometimes: Conditions<'_> = &[
         (
             SYS_ioctl,
-            When::OneOf(
+            CallCondition::OneOf(
                 1,
                 &[
                     FIONBIO,
@@ -112,17 +112,17 @@ fn netd_has_the_rights_of_its_table() {
                 ],
             ),
         ),
-        (SYS_mmap, When::HasNot(2, EXEC)),
-        (SYS_mprotect, When::HasNot(2, EXEC)),
-        (SYS_clone, When::Has(0, THREAD)),
-        (SYS_prctl, When::Is(0, 15)),
-        (SYS_tgkill, When::Own(0)),
-        (SYS_socket, When::OneOf(0, &[2, 16, 17, 44])),
-        (SYS_socketpair, When::Is(0, 1)),
-        (SYS_setsockopt, When::Is(1, 263)),
-        (SYS_bpf, When::OneOf(0, &[0, 1, 2, 3, 4, 15, 28])),
-        (SYS_setns, When::Is(1, 0x4000_0000)),
-        (SYS_unshare, When::Is(0, 0x4000_0000)),
+        (SYS_mmap, CallCondition::HasNot(2, EXEC)),
+        (SYS_mprotect, CallCondition::HasNot(2, EXEC)),
+        (SYS_clone, CallCondition::Has(0, THREAD)),
+        (SYS_prctl, CallCondition::Is(0, 15)),
+        (SYS_tgkill, CallCondition::Own(0)),
+        (SYS_socket, CallCondition::OneOf(0, &[2, 16, 17, 44])),
+        (SYS_socketpair, CallCondition::Is(0, 1)),
+        (SYS_setsockopt, CallCondition::Is(1, 263)),
+        (SYS_bpf, CallCondition::OneOf(0, &[0, 1, 2, 3, 4, 15, 28])),
+        (SYS_setns, CallCondition::Is(1, 0x4000_0000)),
+        (SYS_unshare, CallCondition::Is(0, 0x4000_0000)),
     ];
     let keep = [
         CapabilitySet::NET_ADMIN,
@@ -148,10 +148,10 @@ const BROKER_ALWAYS: &[i64] = &[
 #[test]
 fn the_broker_has_the_rights_of_its_table() {
     let sometimes: Conditions<'_> = &[
-        (SYS_bpf, When::Is(0, 5)),
-        (SYS_socket, When::Is(0, 1)),
-        (SYS_mmap, When::HasNot(2, EXEC)),
-        (SYS_tgkill, When::Own(0)),
+        (SYS_bpf, CallCondition::Is(0, 5)),
+        (SYS_socket, CallCondition::Is(0, 1)),
+        (SYS_mmap, CallCondition::HasNot(2, EXEC)),
+        (SYS_tgkill, CallCondition::Own(0)),
     ];
     let keep = [
         CapabilitySet::SYS_PTRACE,

@@ -17,8 +17,8 @@
 //! unmaps the frames.
 
 use super::Core;
-use super::handles::{BoundSocket, DevHandle, PendingRequest, Rings, SOCKETS, copies};
-use super::requests::{Answer, RequestError, attachment, done, value};
+use super::handles::{BoundSocket, DevHandle, PendingRequest, RingExtents, SOCKETS, copies};
+use super::requests::{RequestError, RequestResult, attachment, done, value};
 use crate::netd::{NetdSocket, NetdTap};
 use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
@@ -48,7 +48,7 @@ fn netd_is_restarting() -> RequestError {
 
 impl Core {
     /// Welcomes a netd that was just started: sends it all devices and a control link.
-    pub(super) fn welcome_netd(&mut self) {
+    pub(super) fn init_netd(&mut self) {
         let attachments = Link::pair().and_then(|(ours, theirs)| {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
@@ -90,17 +90,23 @@ impl Core {
     }
 
     /// Sends netd a task on behalf of a request, which then waits for the outcome.
-    fn begin(&mut self, token: u32, waits: PendingRequest, task: NetdRequest, fds: Fds) -> Answer {
+    fn begin(
+        &mut self,
+        token: u32,
+        waits: PendingRequest,
+        task: NetdRequest,
+        fds: Fds,
+    ) -> RequestResult {
         if !self.netd.is_linked() {
             return Err(netd_is_restarting());
         }
-        let begun = self.units.wait(token, waits);
+        let begun = self.units.add_pending(token, waits);
         self.send_to_netd(begun, task, fds);
         Ok(None)
     }
 
     /// Asks netd to open a device.
-    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> Answer {
+    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> RequestResult {
         if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
             let why = format!("device {unit} is already open, or its number is invalid");
             return Err(why.into());
@@ -112,20 +118,20 @@ impl Core {
 
     /// Closes a device. If netd is still opening the device, it completes that first. If netd exits
     /// before it has closed the device, its successor closes it.
-    pub(super) fn close(&mut self, token: u32, unit: u32) -> Answer {
+    pub(super) fn close(&mut self, token: u32, unit: u32) -> RequestResult {
         self.lasting.remove(&unit);
         // The device's name remains in use until its socket is also closed, and the next device may
         // need the name.
         self.close_unused_sockets();
         let (is_opening, description) = self.units.close(token, unit);
-        let opening = |by| DevHandle::new(NetdRequest::TakeUp { unit, given: 0 }, vec![by]);
+        let opening = |by| DevHandle::new(NetdRequest::Adopt { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
         for left in left.iter_mut().filter(|_| self.netd.is_linked()) {
             // If netd has died, its descriptors are closed, and these are the last.
-            self.hypervisor.close(left.strip());
+            self.hypervisor.close(left.take_unneeded_fds());
         }
         let left = left.or(description.map(opening));
-        let task = self.units.wait(0, PendingRequest::Close(unit, left));
+        let task = self.units.add_pending(0, PendingRequest::Close(unit, left));
         self.send_to_netd(task, NetdRequest::Close { unit }, Vec::new());
         // If netd is still opening the device, the request waits for netd's answer.
         Ok((!is_opening).then(Default::default))
@@ -139,7 +145,13 @@ impl Core {
     }
 
     /// Gives a domain a descriptor of a device.
-    pub(super) fn give(&mut self, domain: DomId, unit: u32, place: u32, controls: bool) -> Answer {
+    pub(super) fn give(
+        &mut self,
+        domain: DomId,
+        unit: u32,
+        place: u32,
+        controls: bool,
+    ) -> RequestResult {
         let open = self.units.kept.get(&unit);
         let fd = open.and_then(|unit| unit.given(place));
         let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
@@ -152,14 +164,14 @@ impl Core {
     }
 
     /// Starts to give a domain a socket.
-    pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> Answer {
-        if socket.is_pci && socket.of.is_some() {
+    pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> RequestResult {
+        if socket.is_pci && socket.frames_owner.is_some() {
             return Err("a PCI device uses only the frames of its domain".into());
         }
         if !(1..=ENTRIES_MAX).contains(&socket.entries) {
             return Err(format!("a ring cannot have {} entries", socket.entries).into());
         }
-        if socket.of.is_none()
+        if socket.frames_owner.is_none()
             && let Some(bound) = self.lasting.remove(&socket.on)
         {
             // The domain inherited the socket, and can use it with the same frames.
@@ -170,7 +182,7 @@ impl Core {
             }
         }
         let unit = self.units.next_socket();
-        let (on, is_queue) = (socket.on, socket.of.is_some());
+        let (on, is_queue) = (socket.on, socket.frames_owner.is_some());
         let task = NetdRequest::Socket { on, unit, is_queue };
         self.begin(token, PendingRequest::Make(socket, unit), task, fds)
     }
@@ -182,7 +194,7 @@ impl Core {
             if let Some(open) = self.units.kept.get_mut(&unit)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {
-                self.send_to_manager(0, CoreMessage::Lost { unit, is_removed }, Vec::new());
+                self.send_to_manager(0, CoreMessage::DeviceLost { unit, is_removed }, Vec::new());
             }
             return;
         }
@@ -211,21 +223,22 @@ impl Core {
             (NetdReply::Made {}, PendingRequest::Make(socket, unit)) => {
                 self.made(token, socket, unit, fds)
             }
-            (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _, mapping)) => {
-                self.handle_bound((socket, mapping), unit, (rings, lasts), fds)
-            }
+            (
+                NetdReply::Bound { rings, is_reusable },
+                PendingRequest::Bind(socket, unit, _, mapping),
+            ) => self.handle_bound((socket, mapping), unit, (rings, is_reusable), fds),
             _ => Err("netd has sent an answer of the wrong type".into()),
         };
         self.answer(token, answer);
     }
 
-    fn opened(&mut self, unit: u32, given: u32, fds: &mut Fds) -> Answer {
+    fn opened(&mut self, unit: u32, given: u32, fds: &mut Fds) -> RequestResult {
         if fds.len() < 2 || given as usize > fds.len() - 2 {
             return Err("netd has opened a device without passing its descriptors".into());
         }
         sealed::check(&fds[1], TEXT_MAX)?;
         let lacks = fds.remove(1);
-        let open = DevHandle::new(NetdRequest::TakeUp { unit, given }, take(fds));
+        let open = DevHandle::new(NetdRequest::Adopt { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
     }
@@ -254,8 +267,8 @@ impl Core {
     /// Returns the memory of a socket's frames.
     fn umem(&self, socket: &NewSocket) -> Result<Span, RequestError> {
         let domain = self.hypervisor.domain(socket.domain);
-        let built = domain.is_some_and(|domain| domain.life.stage == Stage::Built);
-        let of = socket.of.unwrap_or(socket.domain);
+        let built = domain.is_some_and(|domain| domain.liveness.stage == Stage::Built);
+        let of = socket.frames_owner.unwrap_or(socket.domain);
         let memory = self.hypervisor.memory(of).filter(|_| built);
         let memory = memory.ok_or("the domain no longer exists")?;
         let bytes = |pages: u32| pages as usize * PAGE;
@@ -265,7 +278,7 @@ impl Core {
     }
 
     /// Handles a new socket: registers its memory, and asks netd to bind the socket.
-    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
+    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> RequestResult {
         let registered = match socket.is_pci {
             true => self.map_io(&socket, fds).map(Some),
             false => self.register(&socket, fds).map(|()| None),
@@ -299,7 +312,7 @@ impl Core {
             chunk_bytes: socket.chunk_bytes,
             entries: socket.entries,
             // The driver domain never sends from another domain's memory.
-            transmits: socket.of.is_none(),
+            transmits: socket.frames_owner.is_none(),
         };
         let registered = shmem::umem::register(attachment(fds)?, &umem);
         Ok(registered.map_err(|e| format!("the memory of an AF_XDP socket: {e}"))?)
@@ -310,10 +323,10 @@ impl Core {
         &mut self,
         (socket, mapping): (NewSocket, Option<IoMapping>),
         unit: u32,
-        (rings, lasts): (Rings, bool),
+        (rings, lasts): (RingExtents, bool),
         fds: &mut Fds,
-    ) -> Answer {
-        let (on, is_queue) = (socket.on, socket.of.is_some());
+    ) -> RequestResult {
+        let (on, is_queue) = (socket.on, socket.frames_owner.is_some());
         let control = Arc::new(NetdSocket {
             netd: Arc::clone(&self.control),
             unit,
@@ -321,7 +334,7 @@ impl Core {
             is_sound: AtomicBool::new(false),
             mapping: Mutex::new(mapping),
         });
-        let bound = DevHandle::new(NetdRequest::TakeUpSocket { on, unit, is_queue }, take(fds));
+        let bound = DevHandle::new(NetdRequest::AdoptSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
         let memory = self.hypervisor.memory(socket.domain);
         let frames = memory.map(|memory| Arc::clone(&memory.frames));
@@ -334,7 +347,7 @@ impl Core {
     }
 
     /// Gives a domain a bound socket.
-    fn give_bound(&mut self, bound: BoundSocket) -> Answer {
+    fn give_bound(&mut self, bound: BoundSocket) -> RequestResult {
         let (socket, control) = (bound.socket, Arc::clone(&bound.control));
         self.umem(&socket)?;
         let kept = self.units.kept.get(&control.unit);
@@ -358,7 +371,11 @@ impl Core {
             pages_fd: mapped_fd,
             control: Some(control),
             pages: device_maps(&bound.rings, socket.rings_slot, slots)?,
-            pin: socket.of.map(|of| Pin { of, first, frames }),
+            pin: socket.frames_owner.map(|owner| Pin {
+                owner,
+                first,
+                frames,
+            }),
         };
         self.hypervisor.give_device(socket.domain, Some(device))?;
         if bound.retained_frames.is_some() {
@@ -369,7 +386,7 @@ impl Core {
 }
 
 /// Returns the window slots of rings, each of at most `slots` pages, from slot `first` on.
-fn device_maps(rings: &Rings, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
+fn device_maps(rings: &RingExtents, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {
         let slot = slots.checked_mul(place)?.checked_add(first)?;

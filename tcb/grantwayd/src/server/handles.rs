@@ -22,7 +22,7 @@ pub(super) struct DevHandle {
     /// descriptors.
     pub(super) fds: Vec<OwnedFd>,
     /// Set once the device is lost, and reported to every manager: see
-    /// [`abi::core::NetdReply::Lost`].
+    /// [`abi::core::NetdReply::DeviceLost`].
     pub(super) lost: Option<bool>,
 }
 
@@ -35,33 +35,33 @@ impl DevHandle {
     /// Reduces a closed device that netd has received completely to the data by which the next netd
     /// can close it. Returns the other descriptors, which may be the last of their objects: closing
     /// them may take long.
-    pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
+    pub(super) fn take_unneeded_fds(&mut self) -> Vec<OwnedFd> {
         self.fds.split_off(self.state().iter().count())
     }
 
     /// Returns netd's notes on a device, which netd needs to close the device.
     fn state(&self) -> Option<&OwnedFd> {
-        let is_device = matches!(self.task, NetdRequest::TakeUp { .. });
+        let is_device = matches!(self.task, NetdRequest::Adopt { .. });
         self.fds.first().filter(|_| is_device)
     }
 
     /// Returns descriptor number `place` among the descriptors for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
-            NetdRequest::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
+            NetdRequest::Adopt { given, .. } if place < given => self.fds.get(1 + place as usize),
             _ => None,
         }
     }
 }
 
 /// The pages of a socket's rings that are mapped into the domain.
-pub(super) type Rings = [RingExtent; 4];
+pub(super) type RingExtents = [RingExtent; 4];
 
 /// A bound socket, and its domain.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     pub(super) socket: NewSocket,
-    pub(super) rings: Rings,
+    pub(super) rings: RingExtents,
     /// The domain's frames, if the socket outlives the domain.
     pub(super) retained_frames: RetainedFrames,
     /// netd closes the socket after the last reference is dropped.
@@ -184,11 +184,11 @@ impl DevHandles {
                 copies(state.into_iter())?,
             ));
         }
-        tasks.push((0, NetdRequest::Welcome {}, welcome_fds));
+        tasks.push((0, NetdRequest::Init {}, welcome_fds));
         for (_, waits) in self.waiting.values_mut() {
             if let PendingRequest::Close(_, Some(left)) = waits {
                 // The tasks have copies, so these are not the last descriptors.
-                drop(left.strip());
+                drop(left.take_unneeded_fds());
             }
         }
         Ok(tasks)
@@ -196,7 +196,7 @@ impl DevHandles {
 
     /// Records that the manager's request `token` waits for netd. Returns the token for netd's
     /// task.
-    pub(super) fn wait(&mut self, token: u32, waits: PendingRequest) -> u32 {
+    pub(super) fn add_pending(&mut self, token: u32, waits: PendingRequest) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));
         self.tasks
@@ -214,7 +214,8 @@ mod tests {
     #[test]
     fn closing_waits_until_the_device_is_opened() {
         let mut units = DevHandles::default();
-        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, PendingRequest::Open(unit, None)));
+        let tasks =
+            [7, 8, 7].map(|unit| units.add_pending(unit + 100, PendingRequest::Open(unit, None)));
         assert!(units.close(200, 7).0);
         assert!(!units.close(201, 7).0, "netd is no longer opening it");
         let waits = |units: &DevHandles, n: usize| match units.waiting[&tasks[n]] {
@@ -239,9 +240,9 @@ mod tests {
     fn a_new_netd_adopts_all_before_it_is_welcomed() {
         let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let device = NetdRequest::TakeUp { unit: 1, given: 1 };
+        let device = NetdRequest::Adopt { unit: 1, given: 1 };
         let (on, unit, is_queue) = (1, SOCKETS, true);
-        let queue = NetdRequest::TakeUpSocket { on, unit, is_queue };
+        let queue = NetdRequest::AdoptSocket { on, unit, is_queue };
         units
             .kept
             .insert(1, DevHandle::new(device, vec![file(), file()]));
@@ -250,18 +251,18 @@ mod tests {
             units.has_unit(1) && !units.has_unit(unit),
             "a socket belongs to its domain"
         );
-        units.wait(100, PendingRequest::Open(2, Some(file())));
+        units.add_pending(100, PendingRequest::Open(2, Some(file())));
         let (is_opening, description) = units.close(101, 2);
         assert!(is_opening);
         let opening = DevHandle::new(
-            NetdRequest::TakeUp { unit: 2, given: 0 },
+            NetdRequest::Adopt { unit: 2, given: 0 },
             vec![description.unwrap()],
         );
-        let closing = units.wait(0, PendingRequest::Close(2, Some(opening)));
+        let closing = units.add_pending(0, PendingRequest::Close(2, Some(opening)));
         // This device was closed while no netd ran, so the next netd receives all its descriptors.
-        let absent = NetdRequest::TakeUp { unit: 3, given: 1 };
+        let absent = NetdRequest::Adopt { unit: 3, given: 1 };
         let left = DevHandle::new(absent, vec![file(), file()]);
-        let left = units.wait(0, PendingRequest::Close(3, Some(left)));
+        let left = units.add_pending(0, PendingRequest::Close(3, Some(left)));
         let tasks = units.adoption_tasks(vec![file()]).unwrap();
         let tasks: Vec<_> = tasks
             .iter()
@@ -273,7 +274,7 @@ mod tests {
             (0, queue, 1),
             (closing, NetdRequest::Close { unit: 2 }, 1),
             (left, NetdRequest::Close { unit: 3 }, 1),
-            (0, NetdRequest::Welcome {}, 1),
+            (0, NetdRequest::Init {}, 1),
         ];
         assert_eq!(tasks, all);
     }
@@ -281,12 +282,12 @@ mod tests {
     #[test]
     fn domains_get_only_their_descriptors() {
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let task = NetdRequest::TakeUp { unit: 1, given: 2 };
+        let task = NetdRequest::Adopt { unit: 1, given: 2 };
         let unit = DevHandle::new(task, (0..4).map(|_| file()).collect());
         let given: Vec<bool> = (0..4).map(|place| unit.given(place).is_some()).collect();
         assert_eq!(given, [true, true, false, false]);
         let (on, unit, is_queue) = (1, SOCKETS, false);
-        let socket = NetdRequest::TakeUpSocket { on, unit, is_queue };
+        let socket = NetdRequest::AdoptSocket { on, unit, is_queue };
         assert!(DevHandle::new(socket, vec![file()]).given(0).is_none());
     }
 
@@ -295,19 +296,19 @@ mod tests {
         let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
         let mut device = DevHandle::new(
-            NetdRequest::TakeUp { unit: 1, given: 1 },
+            NetdRequest::Adopt { unit: 1, given: 1 },
             vec![file(), file()],
         );
         let (on, unit, is_queue) = (1, SOCKETS, false);
         let mut socket = DevHandle::new(
-            NetdRequest::TakeUpSocket { on, unit, is_queue },
+            NetdRequest::AdoptSocket { on, unit, is_queue },
             vec![file()],
         );
-        device.strip();
-        socket.strip();
+        device.take_unneeded_fds();
+        socket.take_unneeded_fds();
         assert_eq!((device.fds.len(), socket.fds.len()), (1, 0));
         assert!(!units.is_any_closing());
-        units.wait(0, PendingRequest::Close(1, Some(device)));
+        units.add_pending(0, PendingRequest::Close(1, Some(device)));
         assert!(units.is_any_closing());
     }
 }

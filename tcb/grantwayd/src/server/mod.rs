@@ -133,7 +133,7 @@ impl Core {
         let machine =
             machine().map_err(|e| format!("reading the machine from standard input: {e}"))?;
         self.machine = sealed::write("machine", &machine).map_err(|e| e.to_string())?;
-        self.welcome_netd();
+        self.init_netd();
         self.welcome_manager();
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Core {
     }
 
     fn welcome_manager(&mut self) {
-        let message = CoreMessage::Welcome {
+        let message = CoreMessage::Init {
             pid: std::process::id(),
             began_ns: self.began_ns,
             user: rustix::process::geteuid().as_raw(),
@@ -203,7 +203,7 @@ impl Core {
         self.report_lives();
         let lost = |(&unit, of): (_, &DevHandle)| {
             of.lost
-                .map(|is_removed| CoreMessage::Lost { unit, is_removed })
+                .map(|is_removed| CoreMessage::DeviceLost { unit, is_removed })
         };
         for message in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
             self.send_to_manager(0, message, Vec::new());
@@ -224,18 +224,18 @@ impl Core {
     fn report_lives(&mut self) {
         let mut messages = Vec::new();
         for domain in self.hypervisor.domains() {
-            let (domain, life) = (domain.id, &domain.life);
+            let (domain, life) = (domain.id, &domain.liveness);
             let stage = life.stage;
             let known = self.known.entry(domain).or_default();
             if known.stage.replace(stage) != Some(stage) {
-                let text = Text::cut(life.text());
-                messages.push(CoreMessage::Life {
+                let text = Text::truncated(life.text());
+                messages.push(CoreMessage::StageChanged {
                     domain,
                     stage,
                     text,
                 });
             }
-            if stage == Stage::Gone {
+            if stage == Stage::TornDown {
                 (known.console, known.is_unconnected) = (None, false);
                 // A successor can use only sockets that the domain has reported as sound.
                 let is_sound = |of: &BoundSocket| of.control.is_sound.load(Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Core {
             return;
         }
         if self.netd.restart_if_due(now) {
-            self.welcome_netd();
+            self.init_netd();
         }
         if !ends && self.manager.restart_if_due(now) {
             self.welcome_manager();
@@ -341,7 +341,7 @@ impl Core {
             }
             CoreSource::Netd => self.read_netd(),
             CoreSource::NetdEnded => self.netd_exited(now),
-            CoreSource::Hypervisor => self.hypervisor.handle(now),
+            CoreSource::Hypervisor => self.hypervisor.handle_events(now),
         }
     }
 

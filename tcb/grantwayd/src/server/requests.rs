@@ -5,7 +5,7 @@ use super::handles::copies;
 use crate::control::identify;
 use abi::DomId;
 use abi::core::{
-    CoreMessage, CoreRequest, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, report_bytes,
+    CoreMessage, CoreRequest, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, encode_report,
 };
 use abi::layout::info;
 use abi::status::Program;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 const HELD_MAX: usize = 5;
 
 /// The answer to a request: a number and the attached descriptors, or `None` if it follows later.
-pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, RequestError>;
+pub(super) type RequestResult = Result<Option<(u64, Vec<OwnedFd>)>, RequestError>;
 
 /// Reason why a request failed.
 #[derive(Debug)]
@@ -39,21 +39,21 @@ impl<E: ToString> From<E> for RequestError {
     }
 }
 
-pub(super) fn value(value: u64, fds: Vec<OwnedFd>) -> Answer {
+pub(super) fn value(value: u64, fds: Vec<OwnedFd>) -> RequestResult {
     Ok(Some((value, fds)))
 }
 
-fn report(name: &str, report: &impl Field) -> Answer {
-    value(0, vec![sealed::write(name, &report_bytes(report))?])
+fn report(name: &str, report: &impl Field) -> RequestResult {
+    value(0, vec![sealed::write(name, &encode_report(report))?])
 }
 
-pub(super) fn done() -> Answer {
+pub(super) fn done() -> RequestResult {
     value(0, Vec::new())
 }
 
 impl Core {
     /// Answers the request with this token.
-    pub(super) fn answer(&mut self, token: u32, answer: Answer) {
+    pub(super) fn answer(&mut self, token: u32, answer: RequestResult) {
         match answer {
             Ok(None) => {}
             Ok(Some((value, fds))) => self.send_to_manager(token, CoreMessage::Done { value }, fds),
@@ -72,10 +72,12 @@ impl Core {
         self.answer(record.token, answer);
     }
 
-    fn carry_out(&mut self, token: u32, request: CoreRequest, fds: Vec<OwnedFd>) -> Answer {
+    fn carry_out(&mut self, token: u32, request: CoreRequest, fds: Vec<OwnedFd>) -> RequestResult {
         match request {
             // The state of a machine that is shutting down must remain complete for its next start.
-            CoreRequest::Open { .. } | CoreRequest::GiveSocket { .. } | CoreRequest::Leave {}
+            CoreRequest::Open { .. }
+            | CoreRequest::GiveSocket { .. }
+            | CoreRequest::SaveState {}
                 if self.ending.is_some() =>
             {
                 return Err("the machine is shutting down".into());
@@ -89,7 +91,7 @@ impl Core {
             CoreRequest::GiveSocket { socket } => return self.give_socket(token, socket, fds),
             CoreRequest::Create { domain } => return self.create(domain, &fds),
             CoreRequest::Start { domain } => return self.start_domain(domain),
-            CoreRequest::Give {
+            CoreRequest::GiveDevice {
                 domain,
                 unit,
                 place,
@@ -105,17 +107,17 @@ impl Core {
             }
             CoreRequest::Status {} => return report("status", &self.status()),
             CoreRequest::Audit {} => return report("audit", &self.hypervisor.audit()),
-            CoreRequest::GiveNothing { domain } => self.hypervisor.give_device(domain, None)?,
-            CoreRequest::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
+            CoreRequest::SkipDevice { domain } => self.hypervisor.give_device(domain, None)?,
+            CoreRequest::Abandon { domain, why } => self.hypervisor.abandon(domain, why.as_str()),
             CoreRequest::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
-            CoreRequest::Knock { domain } => self.hypervisor.notify_mailbox(domain),
-            CoreRequest::Keep {} => {
+            CoreRequest::NotifyMailbox { domain } => self.hypervisor.notify_mailbox(domain),
+            CoreRequest::KeepStateFile {} => {
                 // The manager continues to write this file; only the next manager reads it.
                 let kept = attachment(&fds)?;
                 fcntl_get_seals(kept).map_err(|_| "the manager's journal is not a memory file")?;
                 self.kept = Some(kept.try_clone()?);
             }
-            CoreRequest::Hold {} => {
+            CoreRequest::KeepDescriptors {} => {
                 // Accepted only from the first manager. A later, compromised manager could
                 // otherwise pass descriptors that its successor would trust.
                 if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
@@ -129,7 +131,7 @@ impl Core {
                 self.held = fds;
                 self.sockets = self.args.sockets().map(identify).collect();
             }
-            CoreRequest::Leave {} => {
+            CoreRequest::SaveState {} => {
                 let bytes = sealed::read(attachment(&fds)?, STATE_BYTES_MAX)?;
                 let path = self.args.state.as_ref();
                 path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
@@ -158,7 +160,7 @@ impl Core {
         }
     }
 
-    pub(super) fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> Answer {
+    pub(super) fn create(&mut self, domain: NewDomain, fds: &[OwnedFd]) -> RequestResult {
         // `create_domain` rejects a configuration beyond CONFIG_MAX, with the domain's name.
         let config = sealed::read(attachment(fds)?, 2 * info::CONFIG_MAX)?;
         let replaces = domain.replaces;
@@ -177,7 +179,7 @@ impl Core {
     /// Starts a domain's process. The core keeps the reading end of the console, so that a write
     /// never fails. The domain's end is non-blocking, so that a full console does not block the
     /// domain.
-    fn start_domain(&mut self, id: DomId) -> Answer {
+    fn start_domain(&mut self, id: DomId) -> RequestResult {
         if self.ending.is_some() {
             // The shutdown has already killed all domains, and would wait for this one.
             return Err("the machine is shutting down".into());
@@ -214,8 +216,11 @@ impl Core {
 
     /// Removes a domain that has no process and no page in another domain's window.
     pub(super) fn forget(&mut self, id: DomId) -> Result<(), RequestError> {
-        let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
-        if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
+        let stage = self
+            .hypervisor
+            .domain(id)
+            .map(|domain| domain.liveness.stage);
+        if stage != Some(Stage::TornDown) || self.hypervisor.is_used(id) {
             let name = self.hypervisor.name(id);
             let why = format!("{name}: some of its pages are still in use");
             let is_busy = stage.is_some_and(Stage::is_over);

@@ -2,8 +2,8 @@
 
 #![allow(dead_code)]
 
-use abi::hypercall::{Bind, Create, HypercallKind};
-use abi::machine::{Access, Connection, Control, Device, DomainSpec, Machine, Program};
+use abi::hypercall::{BindOp, CreateGrantOp, HypercallKind};
+use abi::machine::{Access, Connection, ControlRequest, Device, DomainSpec, Machine, Program};
 use abi::{DomId, Handle, Slot};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ impl Daemon {
         stream
     }
 
-    pub(crate) fn ask(&self, control: &Control) -> Value {
+    pub(crate) fn ask(&self, control: &ControlRequest) -> Value {
         self.ask_line(&line(control))
     }
 
@@ -220,7 +220,7 @@ impl Daemon {
 
     /// Makes the driver domain bind guest 0's table. Returns the status.
     pub(crate) fn bind(&self, table: Handle) -> i64 {
-        let bind = Bind {
+        let bind = BindOp {
             granter: DomId(1),
             table,
             first: Slot(0),
@@ -240,7 +240,7 @@ impl Daemon {
         assert_eq!(status, 0, "{made}");
         let table = Handle(made[1].as_u64().unwrap() as u32);
         assert_eq!(self.bind(table), 0);
-        let create = Create {
+        let create = CreateGrantOp {
             table,
             index: 0,
             frame: 3,
@@ -264,11 +264,11 @@ impl Daemon {
     }
 
     pub(crate) fn status(&self) -> Value {
-        self.ask(&Control::Status)
+        self.ask(&ControlRequest::Status)
     }
 
     pub(crate) fn audit(&self) -> Value {
-        let audit = self.ask(&Control::Grants);
+        let audit = self.ask(&ControlRequest::Grants);
         assert_eq!(audit["leaked"], 0, "{audit}");
         audit
     }
@@ -308,7 +308,7 @@ impl Daemon {
     /// Shuts the machine down, and asserts that no process or file remains.
     pub(crate) fn down(mut self) {
         let pids = self.processes();
-        assert_eq!(self.ask(&Control::Down), json!({}));
+        assert_eq!(self.ask(&ControlRequest::Down), json!({}));
         let code = self.child.wait().unwrap();
         assert!(code.success(), "{code} {}", self.log());
         assert!(!self.socket().exists());
@@ -326,12 +326,12 @@ impl Drop for Daemon {
     }
 }
 
-fn relay(domain: &str, order: &Value) -> Control {
+fn relay(domain: &str, order: &Value) -> ControlRequest {
     let (domain, request) = (domain.into(), order.to_string());
-    Control::Relay { domain, request }
+    ControlRequest::Relay { domain, request }
 }
 
-fn line(control: &Control) -> Vec<u8> {
+fn line(control: &ControlRequest) -> Vec<u8> {
     let mut line = serde_json::to_vec(control).unwrap();
     line.push(b'\n');
     line

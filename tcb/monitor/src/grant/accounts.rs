@@ -148,7 +148,7 @@ impl Accounts {
 
     /// Returns whether a domain's account is still open.
     #[must_use]
-    pub fn knows(&self, id: DomId) -> bool {
+    pub fn has_account(&self, id: DomId) -> bool {
         self.account(id).is_some()
     }
 

@@ -21,15 +21,15 @@ impl GrantAccounts {
         let unmatched = mechanism.map_or(0, |other| other.audit(&mut audits));
         let accounts = self.lock();
         counted.audit(&mut audits);
-        let is_other = |handle| mechanism.is_some_and(|other| other.knows(handle));
-        let knows = |handle| counted.knows(handle) || is_other(handle);
+        let is_other = |handle| mechanism.is_some_and(|other| other.has_object(handle));
+        let knows = |handle| counted.has_table(handle) || is_other(handle);
         let leaked =
             unmatched + unclosed_accounts(&accounts) + slots_without_table(&accounts, knows);
         for (id, account) in accounts.all() {
             let audit = audits.entry(id).or_default();
             audit.owned += account.memory.frame_count;
         }
-        audits.retain(|id, _| accounts.knows(*id));
+        audits.retain(|id, _| accounts.has_account(*id));
         (audits, leaked)
     }
 }

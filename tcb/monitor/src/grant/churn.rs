@@ -42,9 +42,9 @@ struct Queue {
 
 /// The budget, and the queue of domains that wait for it.
 #[derive(Debug)]
-pub struct Churn(Mutex<Queue>);
+pub struct ChurnBudget(Mutex<Queue>);
 
-impl Default for Churn {
+impl Default for ChurnBudget {
     fn default() -> Self {
         Self(Mutex::new(Queue {
             budget: TokenBucket::new(PER_SECOND, BURST),
@@ -55,7 +55,7 @@ impl Default for Churn {
     }
 }
 
-impl Churn {
+impl ChurnBudget {
     /// Sets the weight of a new domain; a domain without an entry has weight 1.
     pub fn insert(&self, id: DomId, weight: u32) {
         self.forget(id);
@@ -121,7 +121,7 @@ mod tests {
 
     /// Makes every domain request `cost` operations, repeatedly in each millisecond until it is
     /// deferred. Returns the number of operations that each domain received in the period `ms`.
-    fn flood(churn: &Churn, domains: &[(u16, u32)], ms: std::ops::Range<u64>) -> Vec<u64> {
+    fn flood(churn: &ChurnBudget, domains: &[(u16, u32)], ms: std::ops::Range<u64>) -> Vec<u64> {
         let mut got = vec![0; domains.len()];
         for now in ms {
             for (got, &(id, cost)) in got.iter_mut().zip(domains) {
@@ -137,7 +137,7 @@ mod tests {
     /// single domain would. Their shares are equal, whatever the size of their calls.
     #[test]
     fn attack_34_all_granters_share_one_churn_budget() {
-        let churn = Churn::default();
+        let churn = ChurnBudget::default();
         let domains: Vec<_> = (1..=64)
             .map(|id| (id, [1, 16, 169][id as usize % 3]))
             .collect();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn attack_34_churn_is_shared_by_weight() {
-        let churn = Churn::default();
+        let churn = ChurnBudget::default();
         for (id, weight) in [(1, 1), (2, 4), (3, 0)] {
             churn.insert(DomId(id), weight);
         }
@@ -168,7 +168,7 @@ mod tests {
     /// The few revocations of a well-behaved domain wait for at most one call of each other domain.
     #[test]
     fn attack_34_a_churn_storm_delays_others_briefly() {
-        let churn = Churn::default();
+        let churn = ChurnBudget::default();
         let storm: Vec<_> = (2..=17).map(|id| (id, 169)).collect();
         flood(&churn, &storm, 0..2_000);
         let waited = (0..).find(|ms| {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_single_granter_gets_the_whole_budget() {
-        let churn = Churn::default();
+        let churn = ChurnBudget::default();
         assert_eq!(flood(&churn, &[(1, 1)], 0..1), [u64::from(BURST)]);
         let got = flood(&churn, &[(1, 100)], 1..1001);
         assert_eq!(got, [PER_SECOND]);

@@ -3,7 +3,7 @@
 
 use super::accounts::GrantAccounts;
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{Bind, HypercallKind};
+use abi::hypercall::{BindOp, HypercallKind};
 use abi::{ConnId, DomId, GrantStatus, Handle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -16,13 +16,13 @@ pub type MechanismFactory = fn(&Arc<GrantAccounts>) -> Box<dyn Mechanism>;
 pub trait Mechanism: Debug + Send + Sync {
     /// Returns whether the mechanism created the object with this handle and the object still
     /// exists.
-    fn knows(&self, handle: Handle) -> bool;
+    fn has_object(&self, handle: Handle) -> bool;
 
     /// Returns whether any object of the mechanism refers to a domain.
-    fn names(&self, id: DomId) -> bool;
+    fn refers_to(&self, id: DomId) -> bool;
 
     /// Returns whether a domain has created an object for this connection.
-    fn is_for(&self, granter: DomId, conn: ConnId) -> bool;
+    fn has_object_for(&self, granter: DomId, conn: ConnId) -> bool;
 
     /// Executes a call. Returns `None`, without any effect, if the call does not exist.
     ///
@@ -36,7 +36,7 @@ pub trait Mechanism: Debug + Send + Sync {
 
     /// Binds an object to the caller's window. Returns the status of the call, or `None` if the
     /// mechanism did not create the object.
-    fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>>;
+    fn bind(&self, user: DomId, op: &BindOp) -> Option<Result<(), GrantStatus>>;
 
     /// Ends the caller's half of an object, with results as for [`Mechanism::bind`].
     fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>>;
@@ -70,7 +70,7 @@ pub enum GrantResult {
     /// A batch: the status of each operation.
     Batch(Vec<GrantStatus>),
     /// The handle of the new object, or the reason for which it was not created.
-    Made(Result<Handle, GrantStatus>),
+    Created(Result<Handle, GrantStatus>),
 }
 
 /// One domain's entries of all mechanisms.

@@ -22,7 +22,7 @@ pub mod mechanism;
 mod window;
 
 pub use accounts::{Account, Accounts, GrantAccounts, SharedSpace};
-pub use churn::Churn;
+pub use churn::ChurnBudget;
 pub use counted::CountedTables;
 pub use mechanism::{GrantAudit, InUse, Mechanism};
 pub use window::{WindowSlot, WindowSlots};

@@ -7,7 +7,7 @@
 
 use super::call::DecodedCall;
 use super::shared::MonitorState;
-use crate::grant::Churn;
+use crate::grant::ChurnBudget;
 use abi::DomId;
 use abi::hypercall::{HypercallKind, OPS_MAX};
 use shmem::rate::TokenBucket;
@@ -46,7 +46,7 @@ pub(super) struct CallCost {
     units: u32,
     /// Grants created and revoked.
     churn: u32,
-    /// Interruptions of the users of revoked grants ([`crate::grant::Churn`]).
+    /// Interruptions of the users of revoked grants ([`crate::grant::ChurnBudget`]).
     revocations: u32,
 }
 
@@ -126,7 +126,7 @@ impl Budget {
     }
 
     /// Charges a call.
-    pub(super) fn charge(&mut self, cost: CallCost, churn: &Churn, now_ns: u64) {
+    pub(super) fn charge(&mut self, cost: CallCost, churn: &ChurnBudget, now_ns: u64) {
         let mut due_ns = pay(&mut self.units, cost.units, now_ns);
         if cost.churn > 0 {
             due_ns = due_ns.max(pay(&mut self.churn, cost.churn, now_ns));
@@ -138,7 +138,7 @@ impl Budget {
 
     /// Returns the time at which to serve the next call, or to call this function again; 0 means
     /// now.
-    pub(super) fn due_ns(&mut self, churn: &Churn) -> u64 {
+    pub(super) fn due_ns(&mut self, churn: &ChurnBudget) -> u64 {
         if self.outstanding == 0 {
             return self.due_ns;
         }
@@ -148,7 +148,7 @@ impl Budget {
 
     /// Takes the outstanding revocations from the machine-wide budget until the budget defers this
     /// domain. Each request covers at most the revocations of one call.
-    fn take_outstanding(&mut self, churn: &Churn, now_ns: u64) {
+    fn take_outstanding(&mut self, churn: &ChurnBudget, now_ns: u64) {
         if now_ns < self.retry_ns {
             return;
         }
@@ -184,7 +184,7 @@ mod tests {
     /// ten seconds.
     fn rate(call: &DecodedCall<'_>) -> u64 {
         let (mut budget, mut now_ns, mut calls) = (Budget::new(DomId(1)), S, 0);
-        let churn = Churn::default();
+        let churn = ChurnBudget::default();
         while now_ns < 11 * S {
             budget.charge(CallCost::without_revocations(call), &churn, now_ns);
             now_ns = now_ns.max(budget.due_ns);

@@ -3,7 +3,9 @@
 //! Decoding is pure and total: every input yields a call or `EINVAL`. Access is checked later, when
 //! the call is executed.
 
-use abi::hypercall::{Bind, Create, ForeignMap, HypercallKind, OPS_MAX, Revoke, Share};
+use abi::hypercall::{
+    BindOp, CreateGrantOp, ForeignMap, HypercallKind, OPS_MAX, RevokeOp, ShareOp,
+};
 use abi::{ConnId, Handle, XenbusState};
 use rustix::io::Errno;
 
@@ -24,15 +26,15 @@ pub enum DecodedCall<'a> {
     /// Creates the granter's half of a table. Contains the connection and the number of entries.
     TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
-    TableBind(Bind),
+    TableBind(BindOp),
     /// Maps a table's pages for a device.
-    TableShare(Share),
+    TableShare(ShareOp),
     /// Ends the caller's half of a table or an exchange.
     TableEnd(Handle),
     /// Creates counted grants.
-    GrantCreate(&'a [Create]),
+    GrantCreate(&'a [CreateGrantOp]),
     /// Revokes counted grants.
-    GrantRevoke(&'a [Revoke]),
+    GrantRevoke(&'a [RevokeOp]),
     /// Passes control words to devices. Each operation has a device's number and two words,
     /// uninterpreted.
     DeviceControl(&'a [[u64; 3]]),
@@ -51,8 +53,8 @@ pub enum DecodedCall<'a> {
 /// buffer has grown to its largest batch.
 #[derive(Debug, Default)]
 pub struct Operations {
-    creates: Vec<Create>,
-    revokes: Vec<Revoke>,
+    creates: Vec<CreateGrantOp>,
+    revokes: Vec<RevokeOp>,
     words: Vec<[u64; 3]>,
 }
 
@@ -76,13 +78,15 @@ impl Operations {
         let all = (0..count).map(&words);
         Ok(match kind {
             HypercallKind::GrantCreate => {
-                DecodedCall::GrantCreate(fill(&mut self.creates, all.map(Create::decode)))
+                DecodedCall::GrantCreate(fill(&mut self.creates, all.map(CreateGrantOp::decode)))
             }
             HypercallKind::GrantRevoke => {
-                DecodedCall::GrantRevoke(fill(&mut self.revokes, all.map(Revoke::decode)))
+                DecodedCall::GrantRevoke(fill(&mut self.revokes, all.map(RevokeOp::decode)))
             }
             HypercallKind::DeviceControl => DecodedCall::DeviceControl(fill(&mut self.words, all)),
-            other if other.is_other() => DecodedCall::Other(other, fill(&mut self.words, all)),
+            other if other.is_experimental() => {
+                DecodedCall::Other(other, fill(&mut self.words, all))
+            }
             HypercallKind::Ready if count == 0 => DecodedCall::Ready,
             _ if count != 1 => return Err(Errno::INVAL),
             HypercallKind::ConnectSet => {
@@ -94,8 +98,8 @@ impl Operations {
                 let [conn, entries, _] = words(0);
                 DecodedCall::TableCreate(ConnId(narrow(conn)), narrow(entries))
             }
-            HypercallKind::TableBind => DecodedCall::TableBind(Bind::decode(words(0))),
-            HypercallKind::TableShare => DecodedCall::TableShare(Share::decode(words(0))),
+            HypercallKind::TableBind => DecodedCall::TableBind(BindOp::decode(words(0))),
+            HypercallKind::TableShare => DecodedCall::TableShare(ShareOp::decode(words(0))),
             HypercallKind::TableEnd => DecodedCall::TableEnd(Handle(words(0)[0] as u32)),
             HypercallKind::DeviceEnd => DecodedCall::DeviceEnd(words(0)[0]),
             HypercallKind::ForeignMap => DecodedCall::ForeignMap(ForeignMap::decode(words(0))),

@@ -6,7 +6,7 @@ use super::shared::MonitorState;
 use crate::device;
 use crate::grant::mechanism::{ConnectionEnds, GrantResult, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind, Share};
+use abi::hypercall::{ANSWER_WORD, BindOp, CreateGrantOp, HypercallKind, ShareOp};
 use abi::layout::fd;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
@@ -81,7 +81,7 @@ impl<S: AddressSpace> HypercallServer<S> {
         };
         match mechanism.call(&mut self.space, &call)? {
             Some(GrantResult::Batch(statuses)) => self.page.put_statuses(&statuses),
-            Some(GrantResult::Made(made)) => self.write_handle(made),
+            Some(GrantResult::Created(made)) => self.write_handle(made),
             None => return Ok(false),
         }
         Ok(true)
@@ -110,13 +110,13 @@ impl<S: AddressSpace> HypercallServer<S> {
     }
 
     /// Binds the table or exchange with this handle.
-    fn bind(&self, op: &Bind) -> Result<(), GrantStatus> {
+    fn bind(&self, op: &BindOp) -> Result<(), GrantStatus> {
         let other = self.shared.mechanism.as_ref();
         let other = other.and_then(|other| other.bind(self.id, op));
         other.unwrap_or_else(|| self.shared.counted.bind(self.id, op))
     }
 
-    fn share(&self, op: &Share) -> Result<(), GrantStatus> {
+    fn share(&self, op: &ShareOp) -> Result<(), GrantStatus> {
         let (_, device) = ends(&self.shared, self.id, op.conn)?;
         self.shared.counted.share(self.id, device, op)
     }
@@ -128,7 +128,7 @@ impl<S: AddressSpace> HypercallServer<S> {
         other.unwrap_or_else(|| self.shared.counted.end_table(self.id, handle))
     }
 
-    fn grant_create(&mut self, ops: &[Create]) {
+    fn grant_create(&mut self, ops: &[CreateGrantOp]) {
         let answers = self.shared.counted.create(self.id, ops);
         for (op, (status, gref)) in answers.iter().enumerate() {
             self.page.put(op, ANSWER_WORD, u64::from(gref.0));

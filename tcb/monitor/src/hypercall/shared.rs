@@ -3,7 +3,7 @@
 use crate::connect::Connections;
 use crate::device::Devices;
 use crate::grant::mechanism::{Mechanism, MechanismFactory};
-use crate::grant::{Churn, CountedTables, GrantAccounts, GrantAudit};
+use crate::grant::{ChurnBudget, CountedTables, GrantAccounts, GrantAudit};
 use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct MonitorState {
     /// Every counted grant.
     pub counted: CountedTables,
     /// The machine-wide rate limit of revocations.
-    pub churn: Churn,
+    pub churn: ChurnBudget,
     /// Mechanisms other than counted grants, if any.
     pub mechanism: Option<Box<dyn Mechanism>>,
     /// Every connection.
@@ -32,7 +32,7 @@ impl MonitorState {
         let grants = Arc::new(GrantAccounts::default());
         Self {
             counted: CountedTables::new(Arc::clone(&grants)),
-            churn: Churn::default(),
+            churn: ChurnBudget::default(),
             mechanism: mechanism.map(|make| make(&grants)),
             grants,
             connections: Connections::default(),

@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::FakeSpace;
 use crate::pins::Pin;
 use abi::core::{CPU_WORDS, NewDomain, Text};
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::status::Program;
 use abi::{ConnId, Handle, RECORD_BYTES, Slot, XenbusState};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 fn spec(window_slots: u32) -> NewDomain {
     NewDomain {
         replaces: None,
-        name: Text::cut("d"),
+        name: Text::truncated("d"),
         program: Program::Guest,
         frames: 1,
         grant_entries: 4,
@@ -46,7 +46,7 @@ fn ids_and_numbers_never_run_out() {
             assert_eq!(round - before, 65_535, "an older id was free");
         }
         machine.connect(living, id, 0).unwrap();
-        machine.give_up(id, "over");
+        machine.abandon(id, "over");
         machine.forget(id).unwrap();
     }
     assert_eq!(ids(&machine), [living]);
@@ -65,7 +65,7 @@ fn exhausted_ids_are_an_error() {
         .to_string();
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
-    machine.give_up(first, "over");
+    machine.abandon(first, "over");
     // The domain stays in the list, with the reason of its exit.
     machine.create_domain(spec(0), &[], None).unwrap_err();
     // A failed creation releases the id.
@@ -172,7 +172,7 @@ impl Rig {
             .collect()
     }
 
-    /// Returns every id to which something refers, without calling `Hypervisor::names`.
+    /// Returns every id to which something refers, without calling `Hypervisor::is_referenced`.
     fn referenced(&self) -> BTreeSet<DomId> {
         let shared = &self.machine.shared;
         let mut all: BTreeSet<_> = ids(&self.machine).into_iter().collect();
@@ -180,7 +180,7 @@ impl Rig {
         for table in self
             .tables
             .iter()
-            .filter(|t| shared.counted.knows(t.handle))
+            .filter(|t| shared.counted.has_table(t.handle))
         {
             all.extend([table.granter, table.user]);
         }
@@ -212,7 +212,7 @@ impl Rig {
         shared.counted.pins.forget(id);
         self.pins.retain(|&(user, ..)| user != id);
         shared.counted.tear_down(id);
-        self.machine.give_up(id, "over");
+        self.machine.abandon(id, "over");
     }
 
     fn run(&mut self, op: &Op) {
@@ -295,12 +295,17 @@ impl Rig {
                 }
             }
             Op::Pin(user, of) => {
-                if let (Some(user), Some(of)) = (self.domain(user, true), self.domain(of, true)) {
+                if let (Some(user), Some(owner)) = (self.domain(user, true), self.domain(of, true))
+                {
                     self.devices += 1;
                     let (first, frames) = (0, 1);
-                    let pin = Pin { of, first, frames };
+                    let pin = Pin {
+                        owner,
+                        first,
+                        frames,
+                    };
                     shared.counted.pins.insert(user, self.devices, pin);
-                    self.pins.push((user, self.devices, of));
+                    self.pins.push((user, self.devices, owner));
                 }
             }
             Op::Unpin(n) => {
@@ -336,7 +341,7 @@ impl Rig {
         let Some(table) = self.tables.get(n % self.tables.len().max(1)) else {
             return;
         };
-        let bind = Bind {
+        let bind = BindOp {
             table: table.handle,
             granter: table.granter,
             entries: 1,
@@ -356,7 +361,7 @@ impl Rig {
         for table in self
             .tables
             .iter()
-            .filter(|t| shared.counted.knows(t.handle))
+            .filter(|t| shared.counted.has_table(t.handle))
         {
             if self.living.contains(&table.granter) {
                 let connection = shared.connections.get(table.granter, table.conn);

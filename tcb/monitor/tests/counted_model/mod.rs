@@ -4,7 +4,7 @@ mod expected;
 
 use crate::spy::Spy;
 use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
-use abi::hypercall::{Bind, Create, Revoke};
+use abi::hypercall::{BindOp, CreateGrantOp, RevokeOp};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
 use monitor::grant::{CountedTables, GrantAccounts};
@@ -269,7 +269,7 @@ impl Rig {
             Some(t) => (t.handle, !t.bound && !t.user_done && !t.granter_done),
             None => (Handle(99), false),
         };
-        let bind = |first| Bind {
+        let bind = |first| BindOp {
             granter: DomId(guest),
             table: handle,
             first: Slot(first),
@@ -283,7 +283,7 @@ impl Rig {
             assert_eq!(outside, Err(S::BadSlot));
             // The user cannot bind a table as an exchange, which has no sub-tables (F-12).
             let tables = Slot(first(guest));
-            let exchange = Bind {
+            let exchange = BindOp {
                 tables,
                 ..bind(first(guest))
             };
@@ -292,7 +292,7 @@ impl Rig {
             let other = self.counted.bind(DomId(guest), &bind(0));
             assert_eq!(other, Err(S::BadHandle));
             let granter = DomId(3 - guest);
-            let wrong = Bind { granter, ..bind(0) };
+            let wrong = BindOp { granter, ..bind(0) };
             let wrong = self.counted.bind(USER, &wrong);
             assert_eq!(wrong, Err(S::BadHandle));
         }
@@ -313,7 +313,7 @@ impl Rig {
         };
         let ops: Vec<_> = grants
             .iter()
-            .map(|&(index, frame, readonly)| Create {
+            .map(|&(index, frame, readonly)| CreateGrantOp {
                 table: table.handle,
                 index,
                 frame,
@@ -452,7 +452,7 @@ impl Rig {
             .iter()
             .map(|&(index, how, stale)| {
                 let generation = table.generation.get(index as usize).copied().unwrap_or(1);
-                Revoke {
+                RevokeOp {
                     table: table.handle,
                     gref: GrantRef::new(index, generation + u32::from(stale)),
                     how,
@@ -544,7 +544,7 @@ impl Rig {
         self.grants.lock().clear(DomId(id));
         if id != USER.0 {
             assert!(
-                !self.grants.lock().knows(DomId(id)),
+                !self.grants.lock().has_account(DomId(id)),
                 "N-14: the account is still open"
             );
         }

@@ -4,7 +4,7 @@
 
 use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};
-use abi::hypercall::{Bind, Create, Revoke};
+use abi::hypercall::{BindOp, CreateGrantOp, RevokeOp};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::grant::{CountedTables, GrantAccounts, GrantAudit};
 use monitor::memory::SharedDomainMemory;
@@ -92,7 +92,7 @@ impl Rig {
 
     pub(crate) fn bind(&self, granter: u16) -> Result<(), GrantStatus> {
         let entries = self.sizes.entries;
-        let op = Bind {
+        let op = BindOp {
             granter: DomId(granter),
             table: self.handle(granter),
             first: self.slot(granter, 0),
@@ -108,7 +108,7 @@ impl Rig {
         granter: u16,
         pages: &[(u32, u32)],
     ) -> Vec<(GrantStatus, GrantRef)> {
-        let create = |&(index, frame): &(u32, u32)| Create {
+        let create = |&(index, frame): &(u32, u32)| CreateGrantOp {
             table: self.handle(granter),
             index,
             frame,
@@ -136,7 +136,7 @@ impl Rig {
         grefs: &[GrantRef],
         how: Revocation,
     ) -> Vec<GrantStatus> {
-        let revoke = |&gref: &GrantRef| Revoke {
+        let revoke = |&gref: &GrantRef| RevokeOp {
             table: self.handle(granter),
             gref,
             how,

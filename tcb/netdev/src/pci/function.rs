@@ -126,7 +126,7 @@ impl Function {
 
     /// Returns the descriptors that another process needs to adopt it: container, group, device.
     #[must_use]
-    pub fn kept(&self) -> [BorrowedFd<'_>; 3] {
+    pub fn adoption_fds(&self) -> [BorrowedFd<'_>; 3] {
         [&self.container, &self.group, &self.device].map(AsFd::as_fd)
     }
 

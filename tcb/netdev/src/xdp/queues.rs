@@ -159,7 +159,7 @@ impl Paths {
     }
 
     /// Returns the descriptors that another process needs for [`Paths::adopt`].
-    pub(super) fn kept(&self) -> Vec<BorrowedFd<'_>> {
+    pub(super) fn adoption_fds(&self) -> Vec<BorrowedFd<'_>> {
         let maps = [&self.sockets, &self.macs, &self.programs].map(AsFd::as_fd);
         let links = self.links.iter().map(AsFd::as_fd);
         maps.into_iter().chain(links).collect()
@@ -248,7 +248,7 @@ impl QueueSocket {
     /// Returns the descriptor that another process needs, in addition to the socket, to adopt the
     /// queue.
     #[must_use]
-    pub fn kept(&self) -> BorrowedFd<'_> {
+    pub fn adoption_fd(&self) -> BorrowedFd<'_> {
         self.denied.as_fd()
     }
 

@@ -28,7 +28,7 @@ impl XdpSocket {
     /// Returns the offsets of a ring's parts.
     #[must_use]
     pub fn layout(&self, ring: Ring) -> RingLayout {
-        let found = self.layouts.get(ring.place() as usize).copied();
+        let found = self.layouts.get(ring.index() as usize).copied();
         found.unwrap_or(RingLayout::decode(0))
     }
 

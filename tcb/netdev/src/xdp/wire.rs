@@ -406,7 +406,7 @@ impl XdpInterface {
     }
 
     /// Adopts a dedicated queue whose socket another process has bound, from the socket and that
-    /// process's [kept](QueueSocket::kept) descriptor.
+    /// process's [kept](QueueSocket::adoption_fd) descriptor.
     ///
     /// # Errors
     /// Returns an error if the descriptors do not match.
@@ -421,17 +421,20 @@ impl XdpInterface {
 
     /// Returns the descriptors that another process needs to adopt the wire.
     #[must_use]
-    pub fn kept(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn adoption_fds(&self) -> Vec<BorrowedFd<'_>> {
         let own_fd = match (&self.promiscuous, &self.pair) {
             (Some(socket), _) => Some(socket.as_fd()),
             (None, Some(pair)) => Some(pair.near.as_fd()),
             (None, None) => None,
         };
-        own_fd.into_iter().chain(self.paths.kept()).collect()
+        own_fd
+            .into_iter()
+            .chain(self.paths.adoption_fds())
+            .collect()
     }
 
     /// Adopts the wire that another process has set up for `spec`, from the descriptors that
-    /// [`XdpInterface::kept`] returned.
+    /// [`XdpInterface::adoption_fds`] returned.
     ///
     /// # Errors
     /// Returns an error if the descriptors do not match `spec`.

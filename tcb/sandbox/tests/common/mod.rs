@@ -266,7 +266,7 @@ impl TestDomain {
 
     /// Asserts that the domain has exited in the expected way, if the way is known.
     pub(crate) fn assert_exit(&self, how: &str) {
-        let ending = self.domain.how_it_ended().expect("an end");
+        let ending = self.domain.exit_description().expect("an end");
         let unknown = !self.domain.missing.is_empty() && ending == "ended";
         assert!(unknown || ending == how, "{ending}, not: {how}");
     }

@@ -161,14 +161,14 @@ impl ProtocolState {
                 next.status[n] = words.status.get();
                 after(n, User::Read, User::Compare)
             }
-            User::Compare if undisturbed(&count, self.before) => {
+            User::Compare if is_unchanged(&count, self.before) => {
                 next.held = self.claimed;
                 User::Use(0)
             }
             User::Compare => User::Recheck(0),
             User::Recheck(n) => {
-                next.held[n] =
-                    next.claimed[n] && next.with(n, |w| holds(&w.translation, gref(n), true));
+                next.held[n] = next.claimed[n]
+                    && next.with(n, |w| still_permits(&w.translation, gref(n), true));
                 after(n, User::Recheck, User::Use(0))
             }
             User::Use(n) => {
@@ -221,7 +221,7 @@ impl ProtocolState {
             }
             Monitor::Check(n) => {
                 if next.outcome[n] == Outcome::Open {
-                    next.outcome[n] = match (next.with(n, |w| idle(&w.status)), next.how[n]) {
+                    next.outcome[n] = match (next.with(n, |w| is_unused(&w.status)), next.how[n]) {
                         (true, _) => Outcome::Revoked(false),
                         (false, Treatment::Force) => Outcome::Revoked(true),
                         (false, Treatment::Drain) => Outcome::Draining,

@@ -87,7 +87,7 @@ pub fn announce(translation: &impl Word<u64>, entry: Translation) {
     translation.store(entry.revoking().0, Ordering::Relaxed);
 }
 
-/// Counts a batch of announcements. Afterwards, [`idle`] takes into account every use that
+/// Counts a batch of announcements. Afterwards, [`is_unused`] takes into account every use that
 /// continues because its user has read the old count.
 #[inline]
 pub fn publish(announcements: &impl Word<u64>) {
@@ -99,6 +99,6 @@ pub fn publish(announcements: &impl Word<u64>) {
 
 /// Returns whether an announced entry has no use, so that its page can be unmapped.
 #[inline]
-pub fn idle(status: &impl Word<u32>) -> bool {
+pub fn is_unused(status: &impl Word<u32>) -> bool {
     status.load(Ordering::Acquire) == 0
 }

@@ -40,7 +40,7 @@ impl TableWords {
     }
 }
 
-/// Begins a batch of uses. Returns the count of announcements so far, for [`undisturbed`].
+/// Begins a batch of uses. Returns the count of announcements so far, for [`is_unchanged`].
 #[inline]
 pub fn announced(announcements: &impl Word<u64>) -> u64 {
     // Acquire: the announcements counted so far are visible.
@@ -48,7 +48,7 @@ pub fn announced(announcements: &impl Word<u64>) -> u64 {
 }
 
 /// Begins a use. Returns whether the entry permits it, and counts the use only in this case. After
-/// the claims of a batch, the caller must call [`super::full_fence`] and then [`undisturbed`].
+/// the claims of a batch, the caller must call [`super::full_fence`] and then [`is_unchanged`].
 #[inline]
 pub fn claim(
     translation: &impl Word<u64>,
@@ -66,19 +66,19 @@ pub fn claim(
 
 /// Returns whether all uses claimed since the call of [`announced`] that returned `before` may
 /// continue: their pages stay mapped until [`release`]. If it returns false, check each use by
-/// [`holds`].
+/// [`still_permits`].
 #[inline]
-pub fn undisturbed(announcements: &impl Word<u64>, before: u64) -> bool {
+pub fn is_unchanged(announcements: &impl Word<u64>, before: u64) -> bool {
     announcements.load(Ordering::Relaxed) == before
 }
 
 /// Returns whether a claimed use may continue: the page stays mapped until [`release`].
 #[inline]
-pub fn holds(translation: &impl Word<u64>, gref: GrantRef, write: bool) -> bool {
+pub fn still_permits(translation: &impl Word<u64>, gref: GrantRef, write: bool) -> bool {
     Translation(translation.load(Ordering::Acquire)).permits(gref, write)
 }
 
-/// Ends a claimed use, whatever [`holds`] returned.
+/// Ends a claimed use, whatever [`still_permits`] returned.
 #[inline]
 pub fn release(status: &impl Word<u32>) {
     let uses = status.load(Ordering::Relaxed);

@@ -343,12 +343,12 @@ fn too_many_nics_for_a_domain_are_rejected() {
     let (worker, driver_config, config) = running(FILE);
     let tap = |name: String, buffers: i64| {
         let keys = [
-            ("name", Setting::Text(name)),
-            ("kind", Setting::Text("tap".into())),
-            ("buffers", Setting::Number(buffers)),
+            ("name", ConfigValue::Text(name)),
+            ("kind", ConfigValue::Text("tap".into())),
+            ("buffers", ConfigValue::Number(buffers)),
         ];
         let keys = keys.map(|(key, value)| (key.to_owned(), value));
-        Setting::Section(keys.into())
+        ConfigValue::Section(keys.into())
     };
     for (number, buffers, why) in [
         (
@@ -362,7 +362,7 @@ fn too_many_nics_for_a_domain_are_rejected() {
             "[driver]: domain driver needs 600 devices; the limit is 496: ",
         ),
     ] {
-        let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
+        let taps: Vec<ConfigValue> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
         let mut config = config.clone();
         config.set_nics(&taps).unwrap();
         let refused = config.worker_with_nics(0, &worker, &driver_config, &BTreeSet::new());

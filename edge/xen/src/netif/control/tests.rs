@@ -18,7 +18,7 @@ impl ReadGranted for Granted {
 
 fn hashing() -> Hashing {
     let memory = Area::anonymous(PAGE).unwrap().span();
-    Hashing::over(memory.sub(0, Hashing::BYTES).unwrap())
+    Hashing::in_memory(memory.sub(0, Hashing::BYTES).unwrap())
 }
 
 fn request(id: u16, kind: u16, data: [u32; 3]) -> [u32; 4] {
@@ -120,7 +120,7 @@ fn shared() -> Shared {
     let noted = Area::anonymous(PAGE).unwrap().span();
     Shared {
         pages,
-        taken: TakenRequest::over(noted),
+        taken: TakenRequest::in_memory(noted),
     }
 }
 

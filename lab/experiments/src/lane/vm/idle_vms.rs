@@ -48,7 +48,7 @@ fn name(number: usize) -> String {
 /// does not start or a virtual machine does not connect.
 pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
     let program = front_end()?;
-    let machine = Running::start_live("crowd", "[driver]\n".to_owned())?;
+    let machine = Running::start_live("idle-vms", "[driver]\n".to_owned())?;
     let (mut attach_ms, mut front_ends) = (Vec::new(), Vec::new());
     for number in 0..vms {
         interrupt::check()?;

@@ -69,7 +69,8 @@ pub struct AttachPlan {
 #[serde(deny_unknown_fields)]
 struct Event {
     name: String,
-    happens: Disturbance,
+    #[serde(alias = "happens")]
+    disturbance: Disturbance,
 }
 
 /// The disturbance of the probe.
@@ -126,7 +127,7 @@ impl AttachPlan {
             interrupt::sleep(times.warm_up)?;
             let before = HostCpuTimes::read();
             let mut figures = BTreeMap::new();
-            let neighbour = match column.happens {
+            let neighbour = match column.disturbance {
                 Disturbance::Nothing => {
                     let nothing = |_: &AttachMachine<'_>| Ok(interrupt::sleep(times.window)?);
                     machine.observe_probe(nothing)?.1

@@ -192,7 +192,7 @@ impl Study for Base {
         let provenance = self.provenance(&awake);
         let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
         let mut figures = samples.figures(&plan.name);
-        if plan.crowd.is_some() {
+        if plan.idle_vms.is_some() {
             samples.decide(&mut figures, &plan.threshold);
         }
         figures.extend(samples.ratios(&plan.name, &plan.ratio, &plan.threshold));

@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
         if let Some(up) = &self.plan.up {
             self.up(up)?;
         }
-        if let Some(idle_vms) = &self.plan.crowd {
+        if let Some(idle_vms) = &self.plan.idle_vms {
             self.idle_vms(idle_vms)?;
         }
         self.bar.finish_and_clear();

@@ -77,7 +77,7 @@ fn row_title(column: &str, keys: &BTreeMap<String, String>) -> String {
     };
     for key in [
         "guests",
-        "beside",
+        "rivals",
         "wires",
         "flows",
         "moderation",
@@ -110,7 +110,7 @@ fn lane_table(
     {
         stream.insert(1, ("frame_bytes", "B/frame"));
     }
-    if plan.column.iter().any(|column| column.beside != [0]) {
+    if plan.column.iter().any(|column| column.rivals != [0]) {
         stream.push(("throughput.rivals", "others Gb/s"));
     }
     let mut header = vec!["column".to_owned()];

@@ -99,16 +99,16 @@ fn hops(part: &str, names: &[String], figures: &[Figure]) -> Vec<String> {
 
 /// Returns the figures of many idle virtual machines.
 pub(super) fn idle_vms_table(plan: &Plan, index: &Index<'_>) -> String {
-    let Some(crowd) = &plan.crowd else {
+    let Some(idle_vms) = &plan.idle_vms else {
         return String::new();
     };
     let rows: Vec<Vec<String>> = IDLE_VM_METRICS
         .iter()
         .map(|(metric, title)| {
-            let figure = index.get(&crowd.column, metric);
+            let figure = index.get(&idle_vms.column, metric);
             vec![(*title).to_owned(), cell(figure)]
         })
         .collect();
-    let title = format!("{} idle virtual machines", crowd.vms);
+    let title = format!("{} idle virtual machines", idle_vms.vms);
     format!("{}\n\n", table(&[&title, "figure"], &rows))
 }

@@ -41,7 +41,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
     command.arg(serde_json::to_string(&spec)?);
     let mut sampler = LineChild::start("sampler", command, REPLY_TIMEOUT)?;
     eprintln!("timing a sample");
-    let costs: Costs = serde_json::from_value(sampler.ask("calibrate", REPLY_TIMEOUT)?)?;
+    let costs: Costs = serde_json::from_value(sampler.request("calibrate", REPLY_TIMEOUT)?)?;
     let calibration = ColumnConfig::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
         let estimate = stats::estimate(pairs);
@@ -112,7 +112,7 @@ impl OverheadRun<'_> {
     ) -> anyhow::Result<()> {
         let config = config(activity, place, direction);
         if let Some(start) = activity.start() {
-            self.sampler.ask(start, REPLY_TIMEOUT)?;
+            self.sampler.request(start, REPLY_TIMEOUT)?;
         }
         let before = Stamps::read(lane)?;
         let window = lane.window(Workload::Stream, direction, self.plan.full.times());
@@ -120,7 +120,7 @@ impl OverheadRun<'_> {
         let mut figures = BTreeMap::new();
         if activity.start().is_some() {
             let counts: SampleCounts =
-                serde_json::from_value(self.sampler.ask("stop", REPLY_TIMEOUT)?)?;
+                serde_json::from_value(self.sampler.request("stop", REPLY_TIMEOUT)?)?;
             if activity == Activity::Profiler {
                 self.account(&counts, &stamps, place, &mut figures);
             }

@@ -3,7 +3,7 @@
 use super::*;
 use abi::PAGE;
 use abi::hypercall::HypercallKind;
-use nic::dma::{Bell, RemoteNic, RemoteSetup};
+use nic::dma::{DeviceDoorbell, RemoteNic, RemoteSetup};
 use nic::{Nic as _, Pool};
 use runtime::testing::FakeMonitor;
 use shmem::Area;
@@ -30,7 +30,7 @@ const TABLE: Handle = Handle(33);
 #[derive(Debug)]
 struct SilentBell;
 
-impl Bell for SilentBell {
+impl DeviceDoorbell for SilentBell {
     fn ring(&self) {}
 }
 
@@ -52,7 +52,7 @@ fn calls_of(
     let pool = area(64 * PAGE);
     let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
     let end = nic.dedicated(1).unwrap();
-    let calls = Rc::new(RefCell::new(Calls::over(page)));
+    let calls = Rc::new(RefCell::new(Calls::with_page(page)));
     let mut queue = GuestDeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
     act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
     drop(answering);
@@ -77,7 +77,7 @@ fn connect(nic: &mut RemoteNic) {
 /// buffer. Buffers return when the device dies.
 #[test]
 fn table_is_shared_once_with_each_device() {
-    let share = Share {
+    let share = ShareOp {
         table: TABLE,
         conn: ConnId(CONFIG.conn),
         first: Slot(CONFIG.first_slot),
@@ -122,7 +122,7 @@ fn unsuitable_guest_uses_the_shared_queue() {
                 queue.post_to_device(&mut rig.back);
             }
             assert_eq!(rig.back.outstanding(), 0);
-            assert!(queue.trouble.contains(why), "{}", queue.trouble);
+            assert!(queue.last_error.contains(why), "{}", queue.last_error);
             assert_eq!(queue.stat()["state"], "waiting");
             assert_eq!(queue.due_ns(5), None);
             queue.connected(TABLE);
@@ -170,7 +170,7 @@ fn sharing_is_retried_with_the_next_device() {
             connect(nic);
             for _ in 0..2 {
                 queue.post_to_device(&mut rig.back);
-                assert!(queue.trouble.contains("cannot be shared"));
+                assert!(queue.last_error.contains("cannot be shared"));
             }
             nic.release(pool);
         }
@@ -192,6 +192,6 @@ fn queue_of_a_closed_connection_waits_for_the_device() {
         queue.connected(Handle(34));
         queue.post_to_device(&mut next.back);
         assert_eq!(next.back.outstanding(), 0);
-        assert!(queue.due_ns(0).is_some() && queue.trouble.is_empty());
+        assert!(queue.due_ns(0).is_some() && queue.last_error.is_empty());
     });
 }

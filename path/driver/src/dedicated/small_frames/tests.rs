@@ -10,7 +10,7 @@ use abi::{GrantStatus, Handle, PAGE};
 use config::domain::{DeviceQueueConfig, LroConfig};
 use config::lro::Placement;
 use nic::dma::layout::{Descriptor, queue_bytes};
-use nic::dma::{Bell, RemoteNic, RemoteSetup};
+use nic::dma::{DeviceDoorbell, RemoteNic, RemoteSetup};
 use nic::moderation::Wake;
 use runtime::call::Calls;
 use runtime::testing::FakeMonitor;
@@ -36,7 +36,7 @@ const RAISED: usize = 384;
 #[derive(Debug)]
 struct Silent;
 
-impl Bell for Silent {
+impl DeviceDoorbell for Silent {
     fn ring(&self) {}
 }
 
@@ -62,7 +62,7 @@ impl Rig {
             first_slot: FIRST_SLOT,
             buffers: 128,
         };
-        let calls = Rc::new(RefCell::new(Calls::over(call)));
+        let calls = Rc::new(RefCell::new(Calls::with_page(call)));
         let queue = GuestDeviceQueue::new(config, mac(GUEST), 1500, end, calls);
         let places = nic.lay_out().unwrap();
         nic.connect(Rc::new(Silent));
@@ -151,7 +151,10 @@ fn fast_path_delivers_what_the_slow_path_delivers() {
             rig.machine.switch.trace.request();
         }
         let nic = rig.machine.wire;
-        assert_eq!(SmallFrames::are_allowed(&rig.machine.switch, nic), is_fast);
+        assert_eq!(
+            SmallFrames::may_take_fast_path(&rig.machine.switch, nic),
+            is_fast
+        );
         rig.arrive(&[
             udp(mac(GUEST), 60, 1),
             udp(mac(0), 60, 2),

@@ -98,7 +98,7 @@ fn counts_include_the_last_denied_frame() {
         first_frame: 0,
         frames: 16,
     };
-    let calls = Rc::new(RefCell::new(Calls::over(page)));
+    let calls = Rc::new(RefCell::new(Calls::with_page(page)));
     let platform: Rc<dyn Platform> = Rc::new(Processes::new(calls, window));
     let mut queue = SocketQueue::new(config, fd, 1500, &platform).unwrap();
     RULES.iter().for_each(|rule| queue.count_denied(*rule));
@@ -112,5 +112,5 @@ fn counts_include_the_last_denied_frame() {
         bytes: kernel.denied * BYTES,
     };
     assert_eq!(queue.denied(), RULES.map(|rule| (rule, last)));
-    assert_eq!(queue.trouble, "");
+    assert_eq!(queue.last_error, "");
 }

@@ -46,7 +46,7 @@ fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
         translation.store_u64(gref as usize * 8, entry).unwrap();
     }
     let guest = GranterWindow {
-        calls: Rc::new(RefCell::new(Calls::refused())),
+        calls: Rc::new(RefCell::new(Calls::unavailable())),
         domain: DomId(5),
         window: area,
         first: Slot(0),
@@ -163,7 +163,7 @@ fn revoked_copies_are_skipped_and_others_executed() {
 
 fn check_keep<const COUNTED: bool>() {
     let (mut new, granter) = bound::<COUNTED>();
-    assert_eq!(new.keep(GrantRef(1)), Ok(granter.page(1)));
+    assert_eq!(new.pin(GrantRef(1)), Ok(granter.page(1)));
     let lost = new.keep_page(GrantRef(2), |_| granter.announce(2));
     assert_eq!(lost, Err(GrantStatus::BadRef));
     let kept = new.keep_page(GrantRef(3), |_| granter.announce(1));
@@ -173,7 +173,7 @@ fn check_keep<const COUNTED: bool>() {
         "the revocation concerns another page"
     );
     for gref in [1, 2, 7, ENTRIES] {
-        assert_eq!(new.keep(GrantRef(gref)), Err(GrantStatus::BadRef));
+        assert_eq!(new.pin(GrantRef(gref)), Err(GrantStatus::BadRef));
     }
     assert_eq!(granter.uses([1, 2, 3, 7]), [1, 1, 1, 0]);
     drop(new);
@@ -223,7 +223,7 @@ fn uses_end_with_their_batch() {
     // Dropping the mechanism also ends the uses.
     new.post_begin(&mut accesses);
     new.read_begin(&mut accesses);
-    new.keep(GrantRef(3)).unwrap();
+    new.pin(GrantRef(3)).unwrap();
     assert_eq!(granter.uses([1, 2, 3]), [2, 2, 1]);
     drop(new);
     assert_eq!(granter.uses([1, 2, 3]), [0; 3]);

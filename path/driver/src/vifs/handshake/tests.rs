@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ENTRIES, System, frame, join, mac, vif_port_on};
 use abi::PAGE;
 use abi::counted::{Translation, translation_bytes};
-use abi::hypercall::{Bind, HypercallKind};
+use abi::hypercall::{BindOp, HypercallKind};
 use abi::{GrantStatus, Handle};
 use runtime::testing::FakeMonitor;
 use shmem::Area;
@@ -28,7 +28,7 @@ const TABLE: Handle = Handle(3);
 impl Monitor {
     fn serve(&self, kind: HypercallKind, words: [u64; 3]) -> GrantStatus {
         match kind {
-            HypercallKind::TableBind if Bind::decode(words).table != TABLE => {
+            HypercallKind::TableBind if BindOp::decode(words).table != TABLE => {
                 GrantStatus::BadHandle
             }
             HypercallKind::TableBind => {
@@ -136,7 +136,7 @@ fn handshake_connects_closes_and_restarts() {
     assert_eq!(setup.set_guest(S::Initialised, &record), S::Connected);
     assert_eq!(setup.set_guest(S::Unknown, &NO_RECORD), S::Closed);
     assert_eq!(
-        (setup.used(), &*setup.port.trouble),
+        (setup.used(), &*setup.port.last_error),
         (0, "the guest has died")
     );
 }
@@ -157,9 +157,9 @@ fn attack_14_partly_granted_rings_stay_unused() {
             assert_eq!(setup.set_guest(S::Initialised, &record.encode()), S::Closed);
             assert_eq!(setup.used(), 0, "{bad} {place}");
             assert!(
-                setup.port.trouble.contains("a ring"),
+                setup.port.last_error.contains("a ring"),
                 "{}",
-                setup.port.trouble
+                setup.port.last_error
             );
             // The guest may connect again.
             assert_eq!(setup.set_guest(S::Initialising, &NO_RECORD), S::InitWait);
@@ -333,12 +333,12 @@ fn attack_24_invalid_record_is_rejected_unmapped() {
     ] {
         let mut setup = TestSetup::new();
         assert_eq!(setup.set_guest(S::Initialised, &record), S::Closed);
-        let trouble = &setup.port.trouble;
+        let error = &setup.port.last_error;
         assert!(
-            !trouble.is_empty() && trouble.contains(why),
-            "{trouble}, not {why}"
+            !error.is_empty() && error.contains(why),
+            "{error}, not {why}"
         );
-        assert_eq!((setup.used(), setup.calls()), (0, 0), "{trouble}");
+        assert_eq!((setup.used(), setup.calls()), (0, 0), "{error}");
     }
 }
 
@@ -351,6 +351,6 @@ fn unbound_table_is_rejected() {
     };
     let state = setup.set_guest(XenbusState::Initialised, &record.encode());
     assert_eq!((state, setup.used()), (XenbusState::Closed, 0));
-    let trouble = &setup.port.trouble;
-    assert!(trouble.contains("cannot be bound"), "{trouble}");
+    let error = &setup.port.last_error;
+    assert!(error.contains("cannot be bound"), "{error}");
 }

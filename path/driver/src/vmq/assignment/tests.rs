@@ -2,7 +2,7 @@ use super::*;
 use crate::ports::BridgePort;
 use crate::testing::{nic_port_of, vif_port};
 use config::domain::DriverConfig;
-use nic::vmq::{MultiQueue, Receive, Steering, Vmq, VmqReceived};
+use nic::vmq::{MultiQueue, ReceiveSide, Steering, Vmq, VmqReceived};
 use nic::{Buffers, Frame, Nic, TxReport};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl Steering for MockNic {
     }
 }
 
-impl Receive for MockNic {
+impl ReceiveSide for MockNic {
     fn queues(&self) -> usize {
         3
     }

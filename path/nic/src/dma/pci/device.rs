@@ -140,7 +140,7 @@ pub trait PciDevice: Debug + Sized {
     fn has_checksum(&self) -> bool;
 
     /// Returns the number of buffers that can be posted.
-    fn room(&self) -> usize;
+    fn free_receive_entries(&self) -> usize;
 
     /// Returns the number of posted buffers.
     fn posted(&self) -> usize;

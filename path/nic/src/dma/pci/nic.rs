@@ -7,7 +7,7 @@ use crate::device::{Caps, Nic, TxReport};
 use crate::dma::addr::IoAddr;
 use crate::dma::chunks::Chunks;
 use crate::dma::queue::DmaError;
-use crate::frame::{ETHERNET, Frame};
+use crate::frame::{ETHERNET_BYTES, Frame};
 use crate::offload::Offload;
 use shmem::{Area, Span};
 
@@ -43,7 +43,7 @@ pub struct PciNic<D: PciDevice> {
 /// The interface of a NIC whose device is a PCI device of any kind.
 pub trait AnyPciNic: Nic + std::fmt::Debug {
     /// Returns why the NIC is closed, or `None` if it works.
-    fn closed(&self) -> Option<CloseReason>;
+    fn close_reason(&self) -> Option<CloseReason>;
 
     /// Restarts the device of a closed NIC after its [reset](PciDevice::reset). [`Nic::rx`] must
     /// have returned the posted buffers before.
@@ -142,7 +142,7 @@ impl<D: PciDevice> PciNic<D> {
 
     /// Posts buffers until the queue is full.
     fn post(&mut self, buffers: &mut dyn Buffers) -> Result<(), DmaError> {
-        while self.device.room() > 0
+        while self.device.free_receive_entries() > 0
             && let Some(buffer) = buffers.take()
         {
             let Some(address) = self.address(buffer.span) else {
@@ -168,7 +168,7 @@ impl<D: PciDevice> PciNic<D> {
 
     /// Returns the frame of `bytes` bytes in a buffer, or `None` if the length is invalid.
     fn frame(&self, buffer: Buffer, (bytes, offload): (usize, Offload)) -> Option<Frame> {
-        if bytes < ETHERNET || bytes > self.setup.longest() {
+        if bytes < ETHERNET_BYTES || bytes > self.setup.longest() {
             return None;
         }
         let mut frame = Frame::empty();
@@ -202,7 +202,7 @@ impl<D: PciDevice> PciNic<D> {
 }
 
 impl<D: PciDevice> AnyPciNic for PciNic<D> {
-    fn closed(&self) -> Option<CloseReason> {
+    fn close_reason(&self) -> Option<CloseReason> {
         self.closed
     }
 

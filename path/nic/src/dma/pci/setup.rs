@@ -2,13 +2,13 @@
 
 use super::{intel, virtio};
 use crate::dma::addr::IoAddr;
-use crate::frame::ETHERNET;
+use crate::frame::ETHERNET_BYTES;
 use abi::PAGE;
 
 const VLAN_TAG: usize = 4;
 /// Maximum length in bytes of the header before a frame: the virtio-net header with its number of
 /// buffers.
-pub(super) const HEADER: usize = crate::virtio::BYTES + 2;
+pub(super) const HEADER: usize = crate::virtio::HEADER_BYTES + 2;
 
 /// Properties of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl PciSetup {
     /// Returns the maximum length in bytes of a frame without a VLAN tag.
     #[must_use]
     pub fn max_frame(&self) -> usize {
-        self.mtu + ETHERNET
+        self.mtu + ETHERNET_BYTES
     }
 
     /// Returns the size in bytes of a chunk, which holds a frame to send. No chunk crosses a page,
@@ -50,6 +50,6 @@ impl PciSetup {
 
     /// Returns the maximum length of a frame in bytes.
     pub(super) fn longest(&self) -> usize {
-        self.mtu + ETHERNET + VLAN_TAG
+        self.mtu + ETHERNET_BYTES + VLAN_TAG
     }
 }

@@ -1,7 +1,7 @@
 //! The software device, which takes posted descriptors and moves frames between their buffers and
 //! the wire.
 
-use super::interrupt::{Interrupts, QueueInterrupt};
+use super::interrupt::{InterruptModeration, QueueInterrupt};
 use super::merger::{Arrival, MergeStage};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
@@ -10,8 +10,8 @@ use crate::dma::control::QueueControl;
 use crate::dma::layout::{Completion, Descriptor, MappedMemory};
 use crate::dma::queue::{DeviceQueue, QueueName};
 use crate::dma::table::{IoFault, IoMemory};
-use crate::frame::SNAPSHOT;
-use abi::machine::EVERY_MAC;
+use crate::frame::SNAPSHOT_MAX;
+use abi::machine::ALL_MACS;
 use shmem::{Fault, Span};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -97,7 +97,7 @@ pub struct SoftDevice<W> {
     /// Receive queue by destination MAC; frames for other MACs use queue 0.
     pub(super) filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
-    pub(super) interrupts: Interrupts,
+    pub(super) interrupts: InterruptModeration,
     pub(super) merging: Option<MergeStage>,
     /// Whether the interrupt must be raised without moderation, because merged frames have waited
     /// long enough.
@@ -122,7 +122,7 @@ impl<W: Wire> SoftDevice<W> {
         receive: &[IoAddr],
         transmit: IoAddr,
         longest: usize,
-        interrupts: Interrupts,
+        interrupts: InterruptModeration,
     ) -> Self {
         let mut device = Self {
             wire,
@@ -185,11 +185,11 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Steers frames for `mac` to a receive queue, or to the shared queue if `queue` is `None`.
-    /// [`EVERY_MAC`] means all MACs. The change applies to frames that arrive later.
+    /// [`ALL_MACS`] means all MACs. The change applies to frames that arrive later.
     pub fn steer(&mut self, mac: [u8; 6], queue: Option<usize>) {
         match queue {
             Some(queue) => _ = self.filter.insert(mac, queue),
-            None if mac == EVERY_MAC => self.filter.clear(),
+            None if mac == ALL_MACS => self.filter.clear(),
             None => _ = self.filter.remove(&mac),
         }
     }
@@ -222,7 +222,7 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Sends posted frames, and stores arrived frames in posted buffers.
-    pub fn work(&mut self, now_ns: u64, io: &impl IoMemory) {
+    pub fn poll(&mut self, now_ns: u64, io: &impl IoMemory) {
         if self.is_stopped {
             return;
         }
@@ -405,7 +405,7 @@ impl<W: Wire> SoftDevice<W> {
         let room = room.min(frame.part_max(queue, stored));
         let part = rest.get(..room).unwrap_or(rest);
         let header_len = match descriptor.header {
-            Some(_) => part.len().min(SNAPSHOT),
+            Some(_) => part.len().min(SNAPSHOT_MAX),
             None => 0,
         };
         let is_stored = match room {

@@ -2,7 +2,7 @@
 
 /// Parameters of interrupt moderation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interrupts {
+pub struct InterruptModeration {
     /// Delay from the first frame to the interrupt in nanoseconds.
     pub delay_ns: u64,
     /// Number of frames that raise the interrupt before the delay has passed; 0 means no limit.
@@ -43,7 +43,7 @@ impl QueueInterrupt {
     }
 
     /// Returns the time at which to raise the interrupt, or `None` if it is not pending.
-    pub(super) fn due_ns(&self, moderation: Interrupts) -> Option<u64> {
+    pub(super) fn due_ns(&self, moderation: InterruptModeration) -> Option<u64> {
         let since_ns = self.since_ns.filter(|_| self.is_pending())?;
         let by_number = moderation.frames > 0 && self.pending as usize >= moderation.frames;
         let delay_ns = if by_number { 0 } else { moderation.delay_ns };

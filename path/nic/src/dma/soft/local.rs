@@ -13,13 +13,13 @@ pub(super) struct LocalDevice<W> {
     pub(super) device: SoftDevice<W>,
     pub(super) dedicated: Vec<ReceiveQueue>,
     /// Reason why the NIC is closed, or `None` if it works.
-    pub(super) closed: Option<DmaError>,
+    pub(super) close_reason: Option<DmaError>,
 }
 
 impl<W: Wire> LocalDevice<W> {
     /// Stops the device because of an error.
     pub(super) fn close(&mut self, error: DmaError) {
         self.device.stop();
-        self.closed.get_or_insert(error);
+        self.close_reason.get_or_insert(error);
     }
 }

@@ -28,7 +28,7 @@ impl<W: Wire> SoftDevice<W> {
         self.merging.is_some() && receive.is_some_and(|one| queue == 0 || one.control.merges)
     }
 
-    /// Merges the frames that [`SoftDevice::work`] has taken from the wire, and moves finished
+    /// Merges the frames that [`SoftDevice::poll`] has taken from the wire, and moves finished
     /// frames to their queues. If the interrupt is due, moves all held frames.
     pub(super) fn merge(&mut self, now_ns: u64) {
         let interrupts = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);

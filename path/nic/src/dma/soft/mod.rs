@@ -23,7 +23,7 @@ mod separate;
 pub mod wire;
 
 pub use device::SoftDevice;
-pub use interrupt::Interrupts;
+pub use interrupt::InterruptModeration;
 pub use merger::{Arrival, Merger};
 pub use nic::{SoftEvent, SoftNic, SoftSetup};
 pub use wire::Wire;

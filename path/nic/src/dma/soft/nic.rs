@@ -1,7 +1,7 @@
 //! A NIC that combines a software device and its driver in one process.
 
 use super::device::SoftDevice;
-use super::interrupt::Interrupts;
+use super::interrupt::InterruptModeration;
 use super::local::LocalDevice;
 use super::queues::{DedicatedRings, MacFilter};
 use super::wire::Wire;
@@ -13,8 +13,8 @@ use crate::dma::queue::{DmaError, QueueName};
 use crate::dma::receive::{ReceiveQueue, ReceiveSetup};
 use crate::dma::table::{IoFault, IoTable};
 use crate::dma::transmit::TransmitQueue;
-use crate::frame::{ETHERNET, TAG};
-use crate::frame::{Frame, SNAPSHOT};
+use crate::frame::{ETHERNET_BYTES, TAG_BYTES};
+use crate::frame::{Frame, SNAPSHOT_MAX};
 use crate::vmq::{MultiQueue, Vmq};
 use abi::PAGE;
 use shmem::Area;
@@ -31,18 +31,18 @@ pub struct SoftSetup {
     /// Maximum length of a frame in bytes, without the Ethernet header and a VLAN tag.
     pub mtu: usize,
     /// Interrupt moderation.
-    pub interrupts: Interrupts,
+    pub interrupts: InterruptModeration,
 }
 
 impl SoftSetup {
     /// Returns the size in bytes of a chunk, which holds a frame to send.
     const fn chunk_bytes(&self) -> usize {
-        (self.mtu + ETHERNET + TAG).next_multiple_of(64)
+        (self.mtu + ETHERNET_BYTES + TAG_BYTES).next_multiple_of(64)
     }
 
     /// Returns the size in bytes of a dedicated queue's space for split headers.
     const fn header_bytes(&self) -> usize {
-        (self.entries as usize * SNAPSHOT).next_multiple_of(PAGE)
+        (self.entries as usize * SNAPSHOT_MAX).next_multiple_of(PAGE)
     }
 
     /// Returns the size in bytes of the NIC's memory: queues, split headers and frames to send.
@@ -113,7 +113,7 @@ impl<W: Wire> SoftNic<W> {
             base: own,
             used: 0,
         };
-        let longest = setup.mtu + ETHERNET + TAG;
+        let longest = setup.mtu + ETHERNET_BYTES + TAG_BYTES;
         let mut queue = |number: usize, maps, headers| {
             let (memory, address) = parts.take(queue_bytes(entries))?;
             let headers = match headers {
@@ -142,7 +142,7 @@ impl<W: Wire> SoftNic<W> {
             table,
             device,
             dedicated,
-            closed: None,
+            close_reason: None,
         }));
         let vmq = (setup.queues > 0).then(|| {
             let rings = DedicatedRings::new(Rc::clone(&core));
@@ -156,7 +156,7 @@ impl<W: Wire> SoftNic<W> {
             caps: Caps {
                 checksum: true,
                 tso: false,
-                max_frame: setup.mtu + ETHERNET,
+                max_frame: setup.mtu + ETHERNET_BYTES,
             },
             polls: false,
             has_logged_fault: false,
@@ -166,14 +166,14 @@ impl<W: Wire> SoftNic<W> {
 
     /// Returns why the NIC is closed, or `None` if it works.
     #[must_use]
-    pub fn closed(&self) -> Option<DmaError> {
-        self.core.borrow().closed
+    pub fn close_reason(&self) -> Option<DmaError> {
+        self.core.borrow().close_reason
     }
 
     /// Returns an event to log. Returns each event once.
     pub fn event(&mut self) -> Option<SoftEvent> {
         let core = self.core.borrow();
-        if let Some(error) = core.closed.filter(|_| !self.has_logged_close) {
+        if let Some(error) = core.close_reason.filter(|_| !self.has_logged_close) {
             self.has_logged_close = true;
             return Some(SoftEvent::Closed(error));
         }
@@ -193,7 +193,7 @@ impl<W: Wire> SoftNic<W> {
     ) -> Result<usize, DmaError> {
         let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         self.shared.post(table, usize::MAX, false, buffers)?;
-        device.work(now_ns, table);
+        device.poll(now_ns, table);
         // With dedicated queues every poll must read the shared queue, to keep the order of frames
         // between queues.
         let is_raised = device.interrupt_ns().is_some_and(|at_ns| at_ns <= now_ns);
@@ -220,7 +220,7 @@ impl<W: Wire> SoftNic<W> {
             }
         }
         self.transmit.publish()?;
-        device.work(now_ns, table);
+        device.poll(now_ns, table);
         Ok(report)
     }
 
@@ -244,7 +244,7 @@ impl<W: Wire> Nic for SoftNic<W> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        if self.closed().is_some() {
+        if self.close_reason().is_some() {
             self.withdraw(buffers);
             return 0;
         }
@@ -261,7 +261,7 @@ impl<W: Wire> Nic for SoftNic<W> {
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         let refused = TxReport::all_refused(pick);
-        if self.closed().is_some() {
+        if self.close_reason().is_some() {
             return refused;
         }
         self.send(now_ns, frames, pick).unwrap_or_else(|error| {
@@ -297,7 +297,7 @@ impl<W: Wire> Nic for SoftNic<W> {
             ("rx_foreign", sum(|queue| queue.counters().foreign)),
             ("rx_posted", sum(|queue| queue.posted() as u64)),
             ("tx_io_error", self.transmit.io_errors()),
-            ("closed", core.closed.is_some().into()),
+            ("closed", core.close_reason.is_some().into()),
         ];
         counters.extend(core.device.wire().counters());
         counters

@@ -7,7 +7,7 @@ use super::wire::Wire;
 use crate::buffer::Buffers;
 use crate::dma::queue::DmaError;
 use crate::frame::Frame;
-use crate::vmq::{QueueId, Receive, Steering, VmqError, VmqReceived};
+use crate::vmq::{QueueId, ReceiveSide, Steering, VmqError, VmqReceived};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -57,7 +57,7 @@ impl<W: Wire> LocalDevice<W> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Result<VmqReceived, DmaError> {
-        self.device.work(now_ns, &self.table);
+        self.device.poll(now_ns, &self.table);
         let waiting = self.device.waiting(number(queue));
         let Some(rings) = self.dedicated.get_mut(queue.0 as usize) else {
             return Ok(VmqReceived::default());
@@ -65,7 +65,7 @@ impl<W: Wire> LocalDevice<W> {
         let needed = waiting.min(budget);
         if needed > 0 {
             rings.post(&mut self.table, needed, split, buffers)?;
-            self.device.work(now_ns, &self.table);
+            self.device.poll(now_ns, &self.table);
         }
         let frames = rings.receive(&mut self.table, budget, buffers, out)?;
         let empty = self.device.waiting(number(queue)) == 0;
@@ -73,7 +73,7 @@ impl<W: Wire> LocalDevice<W> {
     }
 }
 
-impl<W: Wire> Receive for DedicatedRings<W> {
+impl<W: Wire> ReceiveSide for DedicatedRings<W> {
     fn queues(&self) -> usize {
         self.queues
     }
@@ -93,7 +93,7 @@ impl<W: Wire> Receive for DedicatedRings<W> {
             frames: 0,
             empty: true,
         };
-        if core.closed.is_some() {
+        if core.close_reason.is_some() {
             return closed;
         }
         let polled = core.poll(queue, now_ns, budget, split, buffers, out);

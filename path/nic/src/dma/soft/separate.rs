@@ -139,7 +139,7 @@ impl<W: Wire> SoftDevice<W> {
         due.min()
     }
 
-    /// Returns the time at which to call [`SoftDevice::work`] and [`SoftDevice::raise`] next.
+    /// Returns the time at which to call [`SoftDevice::poll`] and [`SoftDevice::raise`] next.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let stalled = self.transmit.queue.has_taken() && !self.transmit.is_stopped;
@@ -167,7 +167,7 @@ impl<W: Wire> SoftDevice<W> {
         let transmit = &self.transmit;
         let memory = transmit.memory(io);
         let armed = transmit.queue.arm(&memory, true);
-        // This fence separates `wake` from `posted`: see `DriverQueue::wakes`.
+        // This fence separates `wake` from `posted`: see `DriverQueue::needs_wakeup`.
         fence(Ordering::SeqCst);
         match armed.and_then(|()| transmit.queue.has_posted(&memory)) {
             Ok(posted) => is_posted |= posted && !transmit.is_stopped,

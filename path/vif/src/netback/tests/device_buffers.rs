@@ -122,7 +122,7 @@ fn lent_buffers_postpone_notifications() {
     let mut deliver = |loans: &[DeviceBuffer]| {
         let frames = loans.iter().map(|loan| (loan.id, 60, false));
         assert_eq!(rig.back.deliver_small(frames).delivered, loans.len() as u32);
-        rig.back.is_short()
+        rig.back.is_short_of_buffers()
     };
     assert!(!deliver(first), "as many are lent");
     assert!(!deliver(&second[..4]), "and 8 are in the ring");
@@ -189,7 +189,7 @@ fn frames_pass_while_a_device_holds_buffers() {
         assert_eq!(rig.back.slots_for(&merged), 4);
         let small_frame = frame_at(&source, 4096 + 2048, &small, 60);
         let second = RxRequest::decode(rig.raw_rx().request_at(posted as u32 - 7));
-        assert_eq!(rig.give(&[merged, small_frame]), 2);
+        assert_eq!(rig.deliver_to_guest(&[merged, small_frame]), 2);
         // The extra info names the slot it replaces, so order does not matter.
         let [one, two] = rig.raw_rx().response_at(1);
         assert_eq!(ExtraInfo::decode(one, two).gso.place, second.id);
@@ -274,7 +274,7 @@ fn a_merged_frame_takes_one_request_more() {
         let source = TestMemory::new(1);
         while rig.back.posted(1) > 0 {
             let small = packet(60, 1);
-            assert_eq!(rig.give(&[frame_at(&source, 0, &small, 60)]), 1);
+            assert_eq!(rig.deliver_to_guest(&[frame_at(&source, 0, &small, 60)]), 1);
         }
         let mut again = arrived(&loans[20], first);
         again.push(arrived(&loans[21], &rest[..1000]).pieces[0]);

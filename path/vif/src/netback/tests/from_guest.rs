@@ -62,7 +62,7 @@ impl FromGuestRig {
     }
 
     fn take(&mut self) -> Vec<Vec<u8>> {
-        self.rig.take(64)
+        self.rig.take_from_guest(64)
     }
 
     /// Returns the responses since the last call: (id, status).

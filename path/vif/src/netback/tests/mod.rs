@@ -20,25 +20,28 @@ fn the_bell_is_rung_for_a_sleeper_only() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         // Both ends are awake, but a new ring requests one notification.
-        assert_eq!(rig.bells(), (false, false));
+        assert_eq!(rig.pending_doorbells(), (false, false));
         assert!(rig.send(&packet(60, 1), Offload::default()));
-        assert_eq!(rig.bells(), (false, false));
+        assert_eq!(rig.pending_doorbells(), (false, false));
         // One notification is for the buffers posted at the start, one for the packet; neither end
         // slept.
         assert_eq!(rig.front.counters().notifications, 2);
         assert!(rig.back.prepare_sleep(), "there is work");
-        assert_eq!(rig.take(64).len(), 1);
+        assert_eq!(rig.take_from_guest(64).len(), 1);
         assert!(!rig.back.prepare_sleep());
         assert!(rig.send(&packet(60, 1), Offload::default()));
-        assert_eq!(rig.bells(), (true, false));
-        assert_eq!(rig.bells(), (false, false), "once");
+        assert_eq!(rig.pending_doorbells(), (true, false));
+        assert_eq!(rig.pending_doorbells(), (false, false), "once");
         rig.back.disarm();
-        assert_eq!(rig.take(64).len(), 1);
+        assert_eq!(rig.take_from_guest(64).len(), 1);
 
         assert!(!rig.front.prepare_sleep(false));
         let source = TestMemory::new(1);
-        assert_eq!(rig.give(&[frame_at(&source, 0, &packet(60, 1), 60)]), 1);
-        assert_eq!(rig.bells(), (false, true));
+        assert_eq!(
+            rig.deliver_to_guest(&[frame_at(&source, 0, &packet(60, 1), 60)]),
+            1
+        );
+        assert_eq!(rig.pending_doorbells(), (false, true));
         assert!(rig.front.prepare_sleep(false), "there is work");
         assert_eq!(rig.receive(64).len(), 1);
     });
@@ -55,11 +58,11 @@ fn buffers_are_requested_only_if_wanted() {
         let frames: Vec<_> = (0..2)
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
-        assert_eq!(rig.give(&frames), 2);
-        let _ = rig.bells();
+        assert_eq!(rig.deliver_to_guest(&frames), 2);
+        let _ = rig.pending_doorbells();
         rig.back.arm(true);
         assert_eq!(rig.receive(64).len(), 2);
-        assert_eq!(rig.bells(), (true, false));
+        assert_eq!(rig.pending_doorbells(), (true, false));
     });
 }
 
@@ -67,25 +70,28 @@ fn buffers_are_requested_only_if_wanted() {
 fn is_short_once_half_the_buffers_are_unnotified() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
-        let _ = rig.bells();
+        let _ = rig.pending_doorbells();
         let posted = rig.back.posted(u32::MAX);
         let source = TestMemory::new(1);
         let half: Vec<_> = (0..posted.div_ceil(2))
             .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
             .collect();
         let pick: Vec<u32> = (0..half.len() as u32).collect();
-        assert!(!rig.back.is_short(), "no buffer is used");
+        assert!(!rig.back.is_short_of_buffers(), "no buffer is used");
         rig.back.to_guest(&half, &pick[1..]);
-        assert!(!rig.back.is_short(), "as many are posted as used");
+        assert!(
+            !rig.back.is_short_of_buffers(),
+            "as many are posted as used"
+        );
         rig.back.to_guest(&half, &pick[..2]);
-        assert!(rig.back.is_short());
+        assert!(rig.back.is_short_of_buffers());
         rig.back.publish();
         assert!(
-            rig.back.is_short(),
+            rig.back.is_short_of_buffers(),
             "the guest was not notified of the used buffers"
         );
         let _ = rig.back.notify();
-        assert!(!rig.back.is_short());
+        assert!(!rig.back.is_short_of_buffers());
     });
 }
 

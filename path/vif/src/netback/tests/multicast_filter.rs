@@ -13,9 +13,9 @@ const OTHER: [u8; 6] = [0x33, 0x33, 0, 0, 0, 7];
 fn choosing() -> (Rig, MulticastFilter, Span) {
     let mut rig = Rig::new(sizes());
     let memory = Area::anonymous(abi::PAGE).unwrap().span();
-    let groups = MulticastFilter::over(memory);
+    let groups = MulticastFilter::in_memory(memory);
     groups.begin();
-    rig.back.offer_groups(groups);
+    rig.back.offer_multicast_filter(groups);
     (rig, groups, memory)
 }
 
@@ -38,7 +38,7 @@ fn answers(rig: &mut Rig, slots: &[[u32; 3]]) -> Vec<i16> {
     let raw = rig.raw_tx();
     let from = raw.rsp_prod();
     raw.send(slots);
-    assert!(rig.take(64).is_empty());
+    assert!(rig.take_from_guest(64).is_empty());
     let answers = raw.responses(from).into_iter().map(TxResponse::decode);
     answers.map(|answer| answer.status).collect()
 }
@@ -158,12 +158,13 @@ fn netif_28_restart_keeps_list_or_passes_all() {
         let join = [dummy(1, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
         assert_eq!(answers(&mut rig, &join), [rsp::OKAY, rsp::NULL]);
         let mut next = Rig::new(sizes());
-        next.back.offer_groups(MulticastFilter::over(memory));
-        MulticastFilter::over(memory).apply(true);
+        next.back
+            .offer_multicast_filter(MulticastFilter::in_memory(memory));
+        MulticastFilter::in_memory(memory).apply(true);
         assert!(receives(&mut next, GROUP) && !receives(&mut next, OTHER));
         // The memory is no longer accessible, so later changes cannot be recorded.
         memory.fill(0).unwrap();
-        MulticastFilter::over(memory).apply(true);
+        MulticastFilter::in_memory(memory).apply(true);
         assert_eq!(answers(&mut next, &join), [rsp::OKAY, rsp::NULL]);
         assert!(receives(&mut next, GROUP) && receives(&mut next, OTHER));
     });

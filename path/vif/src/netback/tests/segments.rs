@@ -49,7 +49,7 @@ fn received(rig: &mut Rig, bytes: &[u8], gso: bool) -> Frame {
 }
 
 #[test]
-fn how_many_buffers_a_segment_needs() {
+fn buffers_for_a_segment_follow_its_length() {
     over_each_format(|| {
         let rig = self::rig(true, 40);
         let needed = [60, 2048, 2049, FRAME_BYTES_MAX].map(|bytes| rig.back.buffers_for(bytes));

@@ -90,7 +90,7 @@ fn other_packets_wait_for_the_slow_path() {
         assert_eq!(take(&mut rig, &mut small_frames), (0, 0, true));
         assert!(small_frames.is_empty());
         assert!(rig.back.has_work(), "the packet is still in the ring");
-        assert_eq!(rig.take(1), [packet(9000, 9000)]);
+        assert_eq!(rig.take_from_guest(1), [packet(9000, 9000)]);
         assert_eq!(take(&mut rig, &mut small_frames), (1, 61, false));
         rig.back.from_guest_done();
         assert_eq!(rig.front.reap(), Ok(3 + 9000_u32.div_ceil(4096)));

@@ -64,7 +64,7 @@ mod rxpkt2gnttab {
     use super::*;
     use crate::grants::CopySource;
     use abi::GrantStatus;
-    use nic::frame::HOT;
+    use nic::frame::SNAPSHOT_MIN;
 
     #[test]
     fn empty() {
@@ -93,12 +93,12 @@ mod rxpkt2gnttab {
             assert_eq!(copies[0].source, CopySource::Header { frame: 0, from: 0 });
             assert_eq!(
                 (usize::from(copies[0].len), usize::from(copies[1].len)),
-                (HOT, 1514 - HOT)
+                (SNAPSHOT_MIN, 1514 - SNAPSHOT_MIN)
             );
             assert_eq!(copies[0].offset % 64, 0);
             assert_eq!(
                 usize::from(copies[1].offset),
-                usize::from(copies[0].offset) + HOT
+                usize::from(copies[0].offset) + SNAPSHOT_MIN
             );
             assert!(
                 copies
@@ -139,7 +139,13 @@ mod rxpkt2gnttab {
             // The third buffer gets the rest.
             assert_eq!(
                 copies,
-                [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
+                [
+                    (0, SNAPSHOT_MIN),
+                    (SNAPSHOT_MIN, 2048 - SNAPSHOT_MIN),
+                    (0, 952),
+                    (952, 1096),
+                    (0, 904)
+                ]
             );
         });
     }
@@ -416,7 +422,7 @@ mod rxpkt2rsp {
 
     /// Stock receive requests name whole pages without offsets; frames in them are coloured too.
     #[test]
-    fn whole_pages() {
+    fn frames_in_whole_pages_are_coloured() {
         over_each_format(|| {
             let sizes = crate::netfront::Sizes {
                 rx_buffer: 4096,

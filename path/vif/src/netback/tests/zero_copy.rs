@@ -4,7 +4,7 @@ use super::*;
 use crate::VifDrop;
 use crate::netback::DeliveryReport;
 use crate::netif::{RxRequest, RxResponse, rsp};
-use nic::frame::SNAPSHOT;
+use nic::frame::SNAPSHOT_MAX;
 use nic::{Buffer, BufferId, Checksum, Frame, Piece};
 
 const FRAME: usize = 1519;
@@ -66,7 +66,7 @@ fn unused_requests_stay_at_the_ring_head() {
         assert_eq!(rig.back.posted(u32::MAX), before);
         let source = TestMemory::new(1);
         let bytes = packet(60, 1);
-        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
+        assert_eq!(rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 60)]), 1);
         assert_eq!(rig.receive(64), [bytes]);
     });
 }
@@ -96,7 +96,7 @@ fn responses_keep_the_order_of_requests() {
 
 /// Acts as a device that splits headers.
 fn received_apart(buffer: Buffer, bytes: &[u8]) -> Frame {
-    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
+    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT_MAX));
     buffer.span.skip(header.len()).write(rest).unwrap();
     Frame::split(header, buffer, bytes.len()).unwrap()
 }
@@ -106,11 +106,11 @@ fn received_apart(buffer: Buffer, bytes: &[u8]) -> Frame {
 fn split_headers_reach_the_page_on_accept() {
     let mut rig = Rig::new(sizes());
     let first = |buffer: Buffer| {
-        let mut bytes = [0; SNAPSHOT];
+        let mut bytes = [0; SNAPSHOT_MAX];
         buffer.span.read(&mut bytes).unwrap();
         bytes
     };
-    let lengths = [60, SNAPSHOT, 700];
+    let lengths = [60, SNAPSHOT_MAX, 700];
     for (number, len) in (0u64..).zip(lengths) {
         let bytes = packet(len, number);
         let [denied, allowed] = [post(&mut rig), post(&mut rig)];

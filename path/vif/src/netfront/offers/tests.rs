@@ -64,7 +64,7 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
             let len = [60, 1514, 4000, 4097, 40_000][round as usize % 5];
             let bytes = packet(len, round);
             let frame = frame_at(&source, 0, &bytes, 1460);
-            assert_eq!(rig.give(&[frame]), 1, "round {round}");
+            assert_eq!(rig.deliver_to_guest(&[frame]), 1, "round {round}");
             let mut frames = Vec::new();
             assert_eq!(rig.front.receive(8, &mut frames), Ok(1));
             assert_eq!(frames[0].to_vec().unwrap(), bytes);
@@ -191,10 +191,16 @@ fn undelivered_frame_costs_no_buffer() {
         for round in 0..20 {
             // The second page of three is not transferred.
             rig.back.grants_mut().writes_left = 1 + round % 3;
-            assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 4096)]), 0);
+            assert_eq!(
+                rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 4096)]),
+                0
+            );
             assert_eq!(rig.receive(8), Vec::<Vec<u8>>::new());
             rig.back.grants_mut().writes_left = u64::MAX;
-            assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 4096)]), 1);
+            assert_eq!(
+                rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 4096)]),
+                1
+            );
             assert_eq!(rig.receive(8), std::slice::from_ref(&bytes));
         }
     });

@@ -34,7 +34,7 @@ fn send(rig: &mut Rig, bytes: &[u8]) -> HalfPage {
 fn receive(rig: &mut Rig, bytes: &[u8]) {
     let source = TestMemory::new(1);
     let frame = frame_at(&source, 0, bytes, bytes.len());
-    assert_eq!(rig.give(&[frame]), 1);
+    assert_eq!(rig.deliver_to_guest(&[frame]), 1);
     assert_eq!(rig.receive(64), [bytes]);
 }
 
@@ -53,7 +53,7 @@ fn each_side_writes_memory_that_it_has_read() {
         let mut rig = Rig::new(sizes());
         for n in 0..5 {
             let sent = send(&mut rig, &packet(60, n));
-            assert_eq!(rig.take(16), [packet(60, n)]);
+            assert_eq!(rig.take_from_guest(16), [packet(60, n)]);
             // The guest takes its buffers back before it sends.
             rig.front.reap().unwrap();
             let received = posted(&rig, rig.layout.sizes().rx_pages * 2)[0];
@@ -61,7 +61,7 @@ fn each_side_writes_memory_that_it_has_read() {
             assert_eq!(posted(&rig, 1), [sent], "frame {n}");
             let next = send(&mut rig, &packet(80, n));
             assert_eq!(next, received, "frame {n}");
-            assert_eq!(rig.take(16), [packet(80, n)]);
+            assert_eq!(rig.take_from_guest(16), [packet(80, n)]);
             rig.front.reap().unwrap();
         }
         rig.front.close(&mut rig.table).unwrap();
@@ -75,12 +75,12 @@ fn batches_of_small_frames_are_swapped() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let sent: Vec<HalfPage> = (0..3).map(|n| send(&mut rig, &packet(60, n))).collect();
-        assert_eq!(rig.take(16).len(), 3);
+        assert_eq!(rig.take_from_guest(16).len(), 3);
         rig.front.reap().unwrap();
         let received = posted(&rig, rig.layout.sizes().rx_pages * 2)[..2].to_vec();
         let source = TestMemory::new(1);
         let frames = [(); 2].map(|()| frame_at(&source, 0, &packet(70, 9), 70));
-        assert_eq!(rig.give(&frames), 2);
+        assert_eq!(rig.deliver_to_guest(&frames), 2);
         let mut pieces = Vec::new();
         assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(2));
         rig.front.small_frames_done(&mut pieces);

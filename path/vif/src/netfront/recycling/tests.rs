@@ -45,7 +45,11 @@ fn burst(rig: &mut Rig, frames: u64, out: &mut Vec<Frame>) {
     let source = TestMemory::new(1);
     for n in 0..frames {
         let bytes = packet(1000, n);
-        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1, "{n}");
+        assert_eq!(
+            rig.deliver_to_guest(&[frame_at(&source, 0, &bytes, 1000)]),
+            1,
+            "{n}"
+        );
     }
     let before = out.len();
     rig.front.receive(256, out).unwrap();
@@ -76,7 +80,7 @@ fn the_ring_stays_filled_while_the_guest_has_frames() {
     assert_eq!(rig.back.posted(64), PAGES);
     // Without a threshold, all pages stay in the pool.
     assert_eq!(
-        (reachable(&rig).len(), rig.front.recycling().entered),
+        (reachable(&rig).len(), rig.front.recycling().granted),
         (16, 8)
     );
 }
@@ -97,7 +101,7 @@ fn pages_are_revoked_on_leave_and_zeroed_on_entry() {
         );
         let counted = 11 * round + 3;
         let recycling = *rig.front.recycling();
-        assert_eq!((recycling.entered, recycling.left), (counted, counted));
+        assert_eq!((recycling.granted, recycling.revoked), (counted, counted));
         // The domain may reuse pages outside the pool.
         let pool = rig.layout.rx_pool().chain(rig.layout.rx_spare());
         for frame in pool.filter(|frame| !reached.contains(frame)) {
@@ -127,9 +131,9 @@ fn the_threshold_limits_the_free_pages() {
             done(&mut rig, &mut held);
         }
         let recycling = rig.front.recycling();
-        assert_eq!(recycling.left, 3 * left, "threshold {threshold}");
+        assert_eq!(recycling.revoked, 3 * left, "threshold {threshold}");
         let entered = if left == 0 { 6 } else { 6 + 2 * left };
-        assert_eq!(recycling.entered, entered, "threshold {threshold}");
+        assert_eq!(recycling.granted, entered, "threshold {threshold}");
         assert_eq!(rig.front.rx_pages().0, 8 + 6 - left as usize);
     }
 }
@@ -140,16 +144,16 @@ fn a_page_is_revoked_when_both_buffers_are_free() {
     let mut rig = rig(2048, Some(0));
     let mut held = Vec::new();
     burst(&mut rig, 2, &mut held);
-    assert_eq!(rig.front.recycling().entered, 1, "two buffers, one page");
+    assert_eq!(rig.front.recycling().granted, 1, "two buffers, one page");
     let mut one = vec![held.remove(0)];
     done(&mut rig, &mut one);
     assert_eq!(
-        rig.front.recycling().left,
+        rig.front.recycling().revoked,
         0,
         "a frame holds its other half"
     );
     done(&mut rig, &mut held);
-    assert_eq!(rig.front.recycling().left, 1);
+    assert_eq!(rig.front.recycling().revoked, 1);
 }
 
 #[test]
@@ -173,7 +177,10 @@ fn a_page_in_use_is_not_recycled_before_its_release() {
     );
     done(&mut rig, &mut held);
     assert_eq!(
-        (rig.front.recycling().left, rig.front.recycling().held_back),
+        (
+            rig.front.recycling().revoked,
+            rig.front.recycling().failed_revocations
+        ),
         (1, 1)
     );
     assert_eq!(rig.front.rx_pages().0, 9);
@@ -182,7 +189,7 @@ fn a_page_in_use_is_not_recycled_before_its_release() {
         Ordering::Relaxed,
     );
     done(&mut rig, &mut held);
-    assert_eq!(rig.front.recycling().left, 2);
+    assert_eq!(rig.front.recycling().revoked, 2);
     assert_eq!(rig.front.rx_pages().0, 8);
 }
 
@@ -208,12 +215,12 @@ impl Granter for Refusing<'_> {
         }
     }
 
-    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
-        self.table.leave(grefs, left);
+    fn revoke_pages(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        self.table.revoke_pages(grefs, left);
     }
 
-    fn leave_idle(&mut self, gref: GrantRef) -> bool {
-        self.table.leave_idle(gref)
+    fn revoke_if_unused(&mut self, gref: GrantRef) -> bool {
+        self.table.revoke_if_unused(gref)
     }
 
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
@@ -230,7 +237,7 @@ fn others_enter_in_place_of_a_page_that_is_refused() {
     let mut rig = rig(4096, Some(0));
     let source = TestMemory::new(1);
     let frame = || frame_at(&source, 0, &packet(100, 1), 100);
-    assert_eq!(rig.give(&[frame(), frame()]), 2);
+    assert_eq!(rig.deliver_to_guest(&[frame(), frame()]), 2);
     let mut held = Vec::new();
     rig.front.receive(64, &mut held).unwrap();
     let first = rig.layout.rx_spare().start;
@@ -240,9 +247,9 @@ fn others_enter_in_place_of_a_page_that_is_refused() {
     };
     rig.front.refill(&mut granter);
     let recycling = *rig.front.recycling();
-    assert_eq!((recycling.entered, recycling.refused), (1, 1));
+    assert_eq!((recycling.granted, recycling.refused), (1, 1));
     rig.front.refill(&mut granter);
-    assert_eq!(rig.front.recycling().entered, 2, "another one");
+    assert_eq!(rig.front.recycling().granted, 2, "another one");
     rig.front.publish();
     assert_eq!(rig.back.posted(64), PAGES);
     assert!(!reachable(&rig).contains(&first));
@@ -290,7 +297,8 @@ proptest! {
                 Op::Give(n, len) => for _ in 0..n {
                     seed += 1;
                     let bytes = packet(usize::from(len), seed);
-                    if rig.give(&[frame_at(&source, 0, &bytes, usize::from(len))]) == 1 {
+                    let frame = frame_at(&source, 0, &bytes, usize::from(len));
+                    if rig.deliver_to_guest(&[frame]) == 1 {
                         sent.push_back(bytes);
                     }
                 },
@@ -319,7 +327,7 @@ proptest! {
             let reached = reachable(&rig).len();
             prop_assert_eq!(reached, rig.front.rx_pages().0);
             let recycling = rig.front.recycling();
-            prop_assert_eq!(reached as u64, 8 + recycling.entered - recycling.left);
+            prop_assert_eq!(reached as u64, 8 + recycling.granted - recycling.revoked);
         }
         rig.front.receive_done(&mut held);
         prop_assert_eq!(rig.back.counters().to_guest_drops.get(crate::VifDrop::Grant), 0);

@@ -75,11 +75,11 @@ fn file_is_sent_in_place_and_pages_stay_granted() {
         for from in (0..PAGES as usize * PAGE).step_by(1448).take(100) {
             let (frame, bytes) = frame(&mut rig, from, 1448).unwrap();
             assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-            assert_eq!(rig.take(16), [bytes]);
+            assert_eq!(rig.take_from_guest(16), [bytes]);
         }
         // 100 × 1448 bytes lie in 36 pages.
         let tracking = rig.front.tracking();
-        assert_eq!((tracking.entered, tracking.left), (36, 0));
+        assert_eq!((tracking.granted, tracking.revoked), (36, 0));
         // One frame crosses each of the 35 page boundaries, except a boundary that lies between two
         // frames.
         assert_eq!(tracking.reused, 135 * round - 36);
@@ -107,7 +107,7 @@ fn a_frame_of_64_kb_needs_one_buffer_of_the_pool() {
     };
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
     assert_eq!(rig.front.buffers().available(), free - 1);
-    let took = rig.take(16);
+    let took = rig.take_from_guest(16);
     assert!(took == [bytes], "what arrived is not what was sent");
     assert_eq!(
         rig.front.reap(),
@@ -127,7 +127,7 @@ fn checksum_is_computed_without_writing_the_file() {
     };
     let before = file(0, 2 * PAGE);
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-    let [took] = <[_; 1]>::try_from(rig.take(16)).unwrap();
+    let [took] = <[_; 1]>::try_from(rig.take_from_guest(16)).unwrap();
     assert_ne!(took[50..52], bytes[50..52], "the sum");
     assert_eq!((&took[..50], &took[52..]), (&bytes[..50], &bytes[52..]));
     let mut after = vec![0; 2 * PAGE];
@@ -152,7 +152,7 @@ fn pages_in_flight_are_not_evicted() {
     // However often the guest tries, no page in flight is revoked.
     assert_eq!(send(&mut rig, &mut frames), 0);
     assert_eq!((reachable(&rig).len(), frames.len()), (8, 1));
-    assert_eq!(rig.take(16).len(), 8);
+    assert_eq!(rig.take_from_guest(16).len(), 8);
     assert_eq!(send(&mut rig, &mut frames), 1);
     assert_eq!(
         reachable(&rig),
@@ -160,8 +160,8 @@ fn pages_in_flight_are_not_evicted() {
         "the first idle page was revoked for it"
     );
     let tracking = rig.front.tracking();
-    assert_eq!((tracking.entered, tracking.left), (9, 1));
-    assert_eq!(rig.take(16).len(), 1);
+    assert_eq!((tracking.granted, tracking.revoked), (9, 1));
+    assert_eq!(rig.take_from_guest(16).len(), 1);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn frame_of_more_pages_than_entries_is_copied() {
     let mut rig = rig(Features::ALL, 8);
     let (frame, bytes) = frame(&mut rig, 0, 12 * PAGE).unwrap();
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-    assert!(rig.take(16) == [bytes]);
+    assert!(rig.take_from_guest(16) == [bytes]);
     assert_eq!(rig.front.tracking().copied, 1);
 }
 
@@ -182,7 +182,7 @@ fn rejected_pages_are_copied() {
     }
     let (frame, bytes) = frame(&mut rig, 40, 1400).unwrap();
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-    assert_eq!(rig.take(16), [bytes]);
+    assert_eq!(rig.take_from_guest(16), [bytes]);
     assert_eq!(reachable(&rig), BTreeSet::new());
     let tracking = rig.front.tracking();
     assert_eq!((tracking.copied, tracking.refused), (1, 1));
@@ -201,14 +201,14 @@ fn mapped_page_stays_granted_until_close() {
     let granted = GrantEntry(entry.load(std::sync::atomic::Ordering::Relaxed));
     let mapped = granted.with_flags(granted.flags() | GrantEntry::READING);
     entry.store(mapped.0, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(rig.take(16).len(), 1);
+    assert_eq!(rig.take_from_guest(16).len(), 1);
     for page in 1..20 {
         let (frame, bytes) = frame(&mut rig, page * PAGE, 100).unwrap();
         assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-        assert_eq!(rig.take(16), [bytes]);
+        assert_eq!(rig.take_from_guest(16), [bytes]);
         assert!(reachable(&rig).contains(&0));
     }
-    assert!(rig.front.tracking().held_back > 0);
+    assert!(rig.front.tracking().failed_revocations > 0);
     assert_eq!(rig.front.close(&mut rig.table), Err(GrantError::InUse));
     entry.store(granted.0, std::sync::atomic::Ordering::Relaxed);
     rig.front.close(&mut rig.table).unwrap();
@@ -220,7 +220,7 @@ fn an_unsolicited_answer_is_recognized() {
     let mut rig = rig(Features::ALL, 8);
     let (frame, _) = frame(&mut rig, 0, 100).unwrap();
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);
-    assert_eq!(rig.take(16).len(), 1);
+    assert_eq!(rig.take_from_guest(16).len(), 1);
     let slots = rig.front.tx.slots() as u16;
     let base = rig.front.tx_pool.len() as u16;
     rig.front.reap().unwrap();
@@ -253,13 +253,13 @@ proptest! {
                 expected.push(bytes);
             }
             send(&mut rig, &mut waiting);
-            arrived.extend(rig.take(answers));
+            arrived.extend(rig.take_from_guest(answers));
             let most = rig.front.tracked_pages().1;
             prop_assert!(reachable(&rig).len() <= most);
         }
         // Waiting frames are sent once a request is answered.
         for _ in 0..200 {
-            arrived.extend(rig.take(4));
+            arrived.extend(rig.take_from_guest(4));
             send(&mut rig, &mut waiting);
         }
         prop_assert!(waiting.is_empty());

@@ -112,7 +112,7 @@ fn elastic_pools_have_no_fast_path() {
     for mut rig in [elastic, flip] {
         let source = TestMemory::new(1);
         let frame = frame_at(&source, 0, &packet(60, 1), 60);
-        assert_eq!(rig.give(&[frame]), 1);
+        assert_eq!(rig.deliver_to_guest(&[frame]), 1);
         let mut pieces = Vec::new();
         assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(0));
         assert_eq!(rig.receive(64), [packet(60, 1)]);
@@ -155,7 +155,7 @@ fn foreign_frame_is_dropped_and_excess_stays() {
             5
         );
         rig.front.publish();
-        assert_eq!(rig.take(64).len(), 1);
+        assert_eq!(rig.take_from_guest(64).len(), 1);
         assert_eq!(rig.front.reap(), Ok(1));
         assert_eq!(rig.front.buffers().available(), free);
 
@@ -177,7 +177,7 @@ fn foreign_frame_is_dropped_and_excess_stays() {
             assert!(sent == slots || pieces.is_empty());
             rig.front.publish();
             for _ in 0..4 {
-                rig.take(64);
+                rig.take_from_guest(64);
             }
             rig.front.reap().unwrap();
         }

@@ -34,8 +34,8 @@ fn core() -> Core {
 fn answers_for_an_exited_manager_have_no_token() {
     let mut core = core();
     let units = &mut core.units;
-    units.wait(1, PendingRequest::Open(7, None));
-    units.wait(2, PendingRequest::Open(8, None));
+    units.add_pending(1, PendingRequest::Open(7, None));
+    units.add_pending(2, PendingRequest::Open(8, None));
     assert!(units.close(3, 7).0, "netd is still opening it");
     core.handle(CoreSource::ManagerEnded);
     let waiting: Vec<_> = core.units.waiting.values().collect();
@@ -54,7 +54,7 @@ fn devices_closed_without_netd_stay_open_here() {
     other_end.set_nonblocking(true).unwrap();
     let state = sealed::write("device", b"").unwrap();
     let device = DevHandle::new(
-        NetdRequest::TakeUp { unit: 1, given: 1 },
+        NetdRequest::Adopt { unit: 1, given: 1 },
         vec![state, end.into()],
     );
     core.units.kept.insert(1, device);
@@ -99,7 +99,7 @@ fn slow_closes_do_not_block() {
     let began = Instant::now();
     let state = sealed::write("device", b"").unwrap();
     let device = DevHandle::new(
-        NetdRequest::TakeUp { unit: 1, given: 1 },
+        NetdRequest::Adopt { unit: 1, given: 1 },
         vec![state, of_device],
     );
     core.units.kept.insert(1, device);
@@ -108,7 +108,7 @@ fn slow_closes_do_not_block() {
     let socket = NewSocket {
         domain: DomId(1),
         on: 2,
-        of: None,
+        frames_owner: None,
         first_frame: 0,
         frames: 1,
         chunk_bytes: 2048,
@@ -118,7 +118,7 @@ fn slow_closes_do_not_block() {
     };
     let reply =
         |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
-            let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
+            let token = waits.map_or(u32::MAX, |waits| core.units.add_pending(0, waits));
             let mut fds = vec![fd];
             core.handle_reply(Record { token, message }, &mut fds);
             core.hypervisor.close(fds);
@@ -139,7 +139,7 @@ fn slow_closes_do_not_block() {
         NetdReply::Refused { is_busy: false },
         why,
     );
-    core.units.wait(
+    core.units.add_pending(
         0,
         PendingRequest::Bind(socket, SOCKETS, vec![of_socket], None),
     );
@@ -154,7 +154,7 @@ fn slow_closes_do_not_block() {
 fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
     NewDomain {
         replaces,
-        name: Text::cut("d"),
+        name: Text::truncated("d"),
         program,
         frames: 4,
         grant_entries: 0,
@@ -173,7 +173,7 @@ fn with_socket(program: Program) -> (Core, DomId) {
     let mut core = core();
     let first = created(&mut core, None, program);
     let (on, unit, is_queue) = (1, SOCKETS, false);
-    let task = NetdRequest::TakeUpSocket { on, unit, is_queue };
+    let task = NetdRequest::AdoptSocket { on, unit, is_queue };
     let file = sealed::write("socket", b"").unwrap();
     core.units
         .kept
@@ -211,7 +211,7 @@ fn socket(domain: DomId) -> NewSocket {
     NewSocket {
         domain,
         on: 1,
-        of: None,
+        frames_owner: None,
         first_frame: 0,
         frames: 2,
         chunk_bytes: 2048,
@@ -226,18 +226,18 @@ fn frames(core: &Core, id: DomId) -> Arc<Region> {
 }
 
 fn end(core: &mut Core, id: DomId) {
-    core.hypervisor.give_up(id, "over");
+    core.hypervisor.abandon(id, "over");
     testing::wait_for("the domain has not exited", || {
-        core.hypervisor.handle(0);
+        core.hypervisor.handle_events(0);
         core.report_lives();
-        let stage = core.hypervisor.domain(id)?.life.stage;
-        (stage == Stage::Gone).then_some(())
+        let stage = core.hypervisor.domain(id)?.liveness.stage;
+        (stage == Stage::TornDown).then_some(())
     });
 }
 
 fn report_sound(core: &Core) {
     let control = &core.lasting[&1].control;
-    assert_eq!(control.control(XdpControl::Sound.encode()), Ok(0));
+    assert_eq!(control.control(XdpControl::ReportReusable.encode()), Ok(0));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_sound_socket_passes_to_the_next_driver() {
 #[test]
 fn a_waiting_socket_closes_before_its_device() {
     let (mut core, first) = with_socket(Program::Driver);
-    let device = DevHandle::new(NetdRequest::TakeUp { unit: 1, given: 0 }, Vec::new());
+    let device = DevHandle::new(NetdRequest::Adopt { unit: 1, given: 0 }, Vec::new());
     core.units.kept.insert(1, device);
     report_sound(&core);
     end(&mut core, first);

@@ -6,7 +6,7 @@ use super::registry::{CountedTables, Registry};
 use super::table::{GrantTableState, TableState};
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
-use abi::hypercall::{Create, Revoke};
+use abi::hypercall::{CreateGrantOp, RevokeOp};
 use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
 use shmem::grant_use;
 use shmem::time;
@@ -37,7 +37,7 @@ impl CountedTables {
     /// quarantine. `AddressTooBig`: the frame does not exist. `NoSpace`: the table would take more
     /// mappings than its share of the user's limit, or the user's address space rejects the
     /// mapping.
-    pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
+    pub fn create(&self, granter: DomId, ops: &[CreateGrantOp]) -> Vec<(GrantStatus, GrantRef)> {
         let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
             self.create_in(&table, run, answers.get_mut(from..).unwrap_or_default());
@@ -65,7 +65,7 @@ impl CountedTables {
     fn create_in(
         &self,
         table: &GrantTableState,
-        ops: &[Create],
+        ops: &[CreateGrantOp],
         answers: &mut [(GrantStatus, GrantRef)],
     ) {
         let _op = table.op();
@@ -133,7 +133,7 @@ impl CountedTables {
     ///
     /// If the resulting holes would exceed the table's share of mappings, the monitor ends the
     /// table: it revokes all its grants by force.
-    pub fn revoke(&self, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
+    pub fn revoke(&self, granter: DomId, ops: &[RevokeOp]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
             let _op = table.op();
@@ -149,7 +149,7 @@ impl CountedTables {
 
     /// Returns the number of times that these revocations interrupt a living user.
     #[must_use]
-    pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
+    pub fn cost_of_revocations(&self, granter: DomId, ops: &[RevokeOp]) -> u32 {
         let runs = self.runs(granter, ops, |op| op.table);
         let mapped = runs.filter(|(table, ..)| self.is_mapped(table));
         let windows = |table: &GrantTableState| 1 + u32::from(table.state().shared.is_some());
@@ -348,7 +348,7 @@ fn announce(
             *status = GrantStatus::BadRef;
             continue;
         }
-        let idle = grant_use::idle(words.status);
+        let idle = grant_use::is_unused(words.status);
         match how {
             _ if idle => {}
             Revocation::Force => {}

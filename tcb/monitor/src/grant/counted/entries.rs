@@ -47,7 +47,7 @@ impl CountedEntry {
     }
 
     /// Begins a new generation.
-    pub(super) fn renew(&mut self) {
+    pub(super) fn begin_generation(&mut self) {
         self.generation = self.generation % GENERATION_MAX + 1;
         self.draining = false;
     }
@@ -104,7 +104,7 @@ impl CountedEntries {
         if !fits {
             self.set(index, None);
         } else if let Some(entry) = self.list.get_mut(index as usize) {
-            entry.renew();
+            entry.begin_generation();
         }
         fits
     }

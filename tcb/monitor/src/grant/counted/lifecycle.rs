@@ -6,9 +6,9 @@ use super::entries::{CurrentGrant, pieces_max};
 use super::registry::CountedTables;
 use super::table::{GrantTableState, UserSlots};
 use crate::grant::window::WindowSlot;
-use crate::space::{AddressSpace, SpaceError, enter};
+use crate::space::{AddressSpace, SpaceError, map_into};
 use abi::counted::{ENTRIES_MAX, Translation, table_slots};
-use abi::hypercall::Bind;
+use abi::hypercall::BindOp;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl CountedTables {
     /// Returns `BadHandle` if the domain is not the user of this table, or the table is already
     /// bound. Returns `BadSlot` if a slot does not exist or is not free. Returns `NoSpace` if the
     /// address space rejects the mapping.
-    pub fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+    pub fn bind(&self, user: DomId, op: &BindOp) -> Result<(), GrantStatus> {
         let table = self
             .table(op.table)
             .filter(|t| t.user == user && t.granter == op.granter && t.entries == op.entries)
@@ -86,7 +86,7 @@ impl CountedTables {
         let (rw, ro) = (table.region.fd(), table.region_readonly.as_fd());
         let done = self.grants.change(user, |space| {
             space.add_memory(own, rw, ro)?;
-            let mapped = enter(space, frames, table.memory.frames_fds(), &maps);
+            let mapped = map_into(space, frames, table.memory.frames_fds(), &maps);
             if let Err(SpaceError::Refused(_)) = mapped {
                 space.remove_memory(own)?;
             }

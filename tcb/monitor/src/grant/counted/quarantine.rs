@@ -105,7 +105,7 @@ impl Quarantine {
 pub(super) fn is_idle(table: &GrantTableState, index: u32) -> bool {
     table
         .words(index)
-        .is_none_or(|words| grant_use::idle(words.status))
+        .is_none_or(|words| grant_use::is_unused(words.status))
 }
 
 #[cfg(test)]

@@ -91,13 +91,13 @@ impl CountedTables {
 
     /// Returns whether this table exists.
     #[must_use]
-    pub fn knows(&self, handle: Handle) -> bool {
+    pub fn has_table(&self, handle: Handle) -> bool {
         self.registry().tables.contains_key(&handle)
     }
 
     /// Returns whether a table, a quarantine or a pin refers to a domain.
     #[must_use]
-    pub fn names(&self, id: DomId) -> bool {
+    pub fn refers_to(&self, id: DomId) -> bool {
         let tables: Vec<_> = {
             let registry = self.registry();
             if registry.quarantines.contains_key(&id) {
@@ -108,12 +108,12 @@ impl CountedTables {
         let of_table = |table: &Arc<GrantTableState>| {
             table.granter == id || table.user == id || table.is_shared_with(id)
         };
-        tables.iter().any(of_table) || self.pins.names(id)
+        tables.iter().any(of_table) || self.pins.refers_to(id)
     }
 
     /// Returns whether a domain has created a table for this connection.
     #[must_use]
-    pub fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
+    pub fn has_table_for(&self, granter: DomId, conn: ConnId) -> bool {
         let registry = self.registry();
         let mut tables = registry.tables.values();
         tables.any(|table| table.granter == granter && table.conn == conn)

@@ -10,8 +10,8 @@ use super::entries::{CurrentGrant, pieces_max};
 use super::registry::CountedTables;
 use super::table::GrantTableState;
 use crate::grant::window::WindowSlot;
-use crate::space::{SpaceError, enter};
-use abi::hypercall::Share;
+use crate::space::{SpaceError, map_into};
+use abi::hypercall::ShareOp;
 use abi::{DomId, GrantStatus};
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ impl CountedTables {
     /// two is dead. Returns `BadSlot` if a slot of the device's window does not exist or is not
     /// free. Returns `NoSpace` if the table's pages may need more mappings than the device can
     /// have, or the device's address space rejects the mappings.
-    pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
+    pub fn share(&self, user: DomId, device: DomId, op: &ShareOp) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;
         // The driver domain also grants a table to its device. Without this check, that device
@@ -71,7 +71,7 @@ impl CountedTables {
         let maps: Vec<_> = for_io.iter().map(page).collect();
         let frames = table.frames_memory();
         let mapped = self.grants.change(device, |space| {
-            enter(space, frames, table.memory.frames_fds(), &maps)
+            map_into(space, frames, table.memory.frames_fds(), &maps)
         });
         if mapped.is_err() {
             self.unreserve_for_device(&table, device, slots);

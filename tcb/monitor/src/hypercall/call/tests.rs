@@ -55,7 +55,7 @@ const SINGLE: &[(HypercallKind, [u64; 3], DecodedCall<'static>)] = &[
     (
         HypercallKind::TableBind,
         [2 << 32 | 5, 64 << 32 | 10, 20],
-        DecodedCall::TableBind(Bind {
+        DecodedCall::TableBind(BindOp {
             granter: abi::DomId(2),
             table: Handle(5),
             first: Slot(10),
@@ -66,7 +66,7 @@ const SINGLE: &[(HypercallKind, [u64; 3], DecodedCall<'static>)] = &[
     (
         HypercallKind::TableShare,
         [2 << 32 | 5, WIDE | 10, 0],
-        DecodedCall::TableShare(Share {
+        DecodedCall::TableShare(ShareOp {
             table: Handle(5),
             conn: ConnId(2),
             first: Slot(10),
@@ -114,14 +114,14 @@ fn ready_takes_no_operations() {
 
 #[test]
 fn a_batch_is_decoded_in_order() {
-    let create = Create {
+    let create = CreateGrantOp {
         table: Handle(1),
         index: 2,
         frame: 3,
         readonly: false,
         io: true,
     };
-    let revoke = Revoke {
+    let revoke = RevokeOp {
         table: Handle(1),
         gref: GrantRef(2),
         how: Revocation::Drain,

@@ -12,7 +12,9 @@ pub mod reset;
 pub mod ring;
 
 use self::registers::{IntelRegister, IntelRegisters, REMOVED};
-use self::reset::{ENABLE, IntelReset, RESET, change, silence, stop_requests, wait_until_idle};
+use self::reset::{
+    ENABLE, IntelReset, RESET, disable, modify_bits, stop_requests, wait_until_idle,
+};
 use self::ring::DescriptorRing;
 use super::device::{CloseReason, PciDevice, QueueMemory, Received, StartupError};
 use super::setup::PciSetup;
@@ -21,7 +23,7 @@ use crate::dma::addr::IoAddr;
 use crate::dma::checksum;
 use crate::dma::chunks::Chunk;
 use crate::dma::queue::{DmaError, Misuse, QueueName};
-use crate::frame::{ETHERNET, Frame};
+use crate::frame::{ETHERNET_BYTES, Frame};
 use crate::offload::{Checksum, Offload};
 
 /// Bits of `CTRL_EXT`: an interrupt message disables its causes (24), and so does a read of ICR
@@ -159,13 +161,13 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
         ] {
             registers.set(register, value)?;
         }
-        change(
+        modify_bits(
             &registers,
             IntelRegister::ControlExtended,
             READ_MASK,
             AUTO_MASK,
         )?;
-        change(&registers, IntelRegister::Transmit, HALF_DUPLEX, TRANSMIT)?;
+        modify_bits(&registers, IntelRegister::Transmit, HALF_DUPLEX, TRANSMIT)?;
         registers.set(IntelRegister::Receive, RECEIVE | long)?;
         Ok(Self {
             registers,
@@ -176,7 +178,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     }
 
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32)) {
-        let _ = silence(&self.registers);
+        let _ = disable(&self.registers);
         // Pending requests must not write to returned buffers. If the registers are inaccessible,
         // the device was removed and has no requests.
         let _ = stop_requests(&self.registers).and_then(|()| wait_until_idle(&self.registers));
@@ -197,8 +199,8 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
         true
     }
 
-    fn room(&self) -> usize {
-        self.receive.room()
+    fn free_receive_entries(&self) -> usize {
+        self.receive.free_entries()
     }
 
     fn posted(&self) -> usize {
@@ -281,7 +283,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
 /// Returns the context descriptor for the checksum of a TCP or UDP packet without IPv6 extension
 /// headers. Returns `None` for other packets, which a device need not support.
 fn context(frame: &Frame, start: u16, offset: u16) -> Option<[u64; 2]> {
-    let at = ETHERNET + frame.tag_bytes();
+    let at = ETHERNET_BYTES + frame.tag_bytes();
     let (kind, packet) = frame.header().get(at - 2..)?.split_first_chunk()?;
     let (len, protocol) = match *kind {
         IPV4 => (usize::from(packet.first()? & 0x0f) * 4, *packet.get(9)?),

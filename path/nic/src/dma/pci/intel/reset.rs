@@ -55,7 +55,7 @@ impl IntelReset {
                     if registers.get(IntelRegister::Control)? == REMOVED {
                         return Err(StartupError::Registers);
                     }
-                    silence(registers)?;
+                    disable(registers)?;
                     stop_requests(registers)?;
                     Self::Requests(until_ns)
                 }
@@ -64,7 +64,7 @@ impl IntelReset {
                     if !is_idle(registers)? && now_ns < until_ns {
                         return Ok(false);
                     }
-                    change(registers, IntelRegister::Control, 0, RESET)?;
+                    modify_bits(registers, IntelRegister::Control, 0, RESET)?;
                     Self::Pause(now_ns.saturating_add(PAUSE_NS))
                 }
                 Self::Pause(end_ns) if now_ns < end_ns => return Ok(false),
@@ -98,21 +98,21 @@ fn in_time(now_ns: u64, until_ns: u64) -> Result<bool, StartupError> {
 
 /// Prepares a device after its reset.
 fn finish(registers: &impl IntelRegisters) -> Result<(), Fault> {
-    silence(registers)?;
+    disable(registers)?;
     registers.get(IntelRegister::Causes)?;
     let clear = LINK_OPTIONS | MASTER_DISABLE;
-    change(registers, IntelRegister::Control, clear, LINK_UP)
+    modify_bits(registers, IntelRegister::Control, clear, LINK_UP)
 }
 
 /// Stops receiving, sending and interrupts.
-pub(super) fn silence(registers: &impl IntelRegisters) -> Result<(), Fault> {
+pub(super) fn disable(registers: &impl IntelRegisters) -> Result<(), Fault> {
     registers.set(IntelRegister::CausesDisable, u32::MAX)?;
     registers.set(IntelRegister::Receive, 0)?;
-    change(registers, IntelRegister::Transmit, ENABLE, 0)
+    modify_bits(registers, IntelRegister::Transmit, ENABLE, 0)
 }
 
 /// Clears the bits `clear` and sets the bits `set` of a register.
-pub(super) fn change(
+pub(super) fn modify_bits(
     registers: &impl IntelRegisters,
     register: IntelRegister,
     clear: u32,
@@ -124,7 +124,7 @@ pub(super) fn change(
 
 /// Disables new memory requests of a device.
 pub(super) fn stop_requests(registers: &impl IntelRegisters) -> Result<(), Fault> {
-    change(registers, IntelRegister::Control, 0, MASTER_DISABLE)
+    modify_bits(registers, IntelRegister::Control, 0, MASTER_DISABLE)
 }
 
 /// Returns whether all memory requests of a device are complete.

@@ -87,7 +87,7 @@ impl<T> DescriptorRing<T> {
 
     /// Returns the number of descriptors that can be posted.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn free_entries(&self) -> usize {
         usize::from(self.entries - 1 - self.used)
     }
 
@@ -102,7 +102,7 @@ impl<T> DescriptorRing<T> {
     /// # Errors
     /// Returns the item if the ring is full or its memory is inaccessible.
     pub fn post(&mut self, item: T, descriptors: &[[u64; 2]]) -> Result<(), T> {
-        if descriptors.len() > self.room() {
+        if descriptors.len() > self.free_entries() {
             return Err(item);
         }
         let mut next = self.tail();

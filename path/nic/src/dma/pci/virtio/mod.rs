@@ -70,7 +70,7 @@ impl<R: VirtioRegisters> VirtioNet<R> {
     /// `len` bytes.
     fn content(&self, buffer: Buffer, len: usize) -> Option<(usize, Offload)> {
         let bytes = len.checked_sub(HEADER)?;
-        let mut header = [0; virtio::BYTES];
+        let mut header = [0; virtio::HEADER_BYTES];
         buffer.span.read(&mut header).ok()?;
         let offload = virtio::decode(&header, bytes, self.has_checksum, false).ok()?;
         Some((bytes, offload))
@@ -143,8 +143,8 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
         self.has_checksum
     }
 
-    fn room(&self) -> usize {
-        self.receive.room()
+    fn free_receive_entries(&self) -> usize {
+        self.receive.free_entries()
     }
 
     fn posted(&self) -> usize {
@@ -183,7 +183,7 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
         };
         let mut header = [0; HEADER];
         let fields = virtio::encode(offload, virtio::headers(frame));
-        header[..virtio::BYTES].copy_from_slice(&fields);
+        header[..virtio::HEADER_BYTES].copy_from_slice(&fields);
         header
     }
 

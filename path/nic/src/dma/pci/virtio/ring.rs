@@ -119,7 +119,7 @@ impl<T> SplitQueue<T> {
 
     /// Returns the number of buffers that can be posted.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn free_entries(&self) -> usize {
         self.free.len()
     }
 
