@@ -25,7 +25,7 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns everything that the configuration needs and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
-    let mut found = check_places(config);
+    let mut found = check_without_interfaces(config);
     let end = Instant::now() + REMOVAL_TIMEOUT;
     let mut obstacles = interfaces::check(config);
     while !obstacles.is_empty() && Instant::now() < end {
@@ -38,7 +38,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
 
 /// Like [`check`], but does not compare with existing interfaces, because these include those of
 /// the running machine.
-pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
+pub(crate) fn check_without_interfaces(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
     cpus(
@@ -93,7 +93,7 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
 pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut found = match new {
         true => check(config),
-        false => check_places(config),
+        false => check_without_interfaces(config),
     };
     found.retain(|finding| {
         let guest = match finding.part {

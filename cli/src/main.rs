@@ -139,7 +139,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
-    output::print_as_it_is(&String::from_utf8_lossy(&text))
+    output::print_unescaped(&String::from_utf8_lossy(&text))
 }
 
 fn manual(folder: &Path) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
-pub(crate) use tool::output::{json, print, print_as_it_is};
+pub(crate) use tool::output::{json, print, print_unescaped};
 use tool::{Failure, clean};
 
 /// Returns whether standard error is the system's journal.

@@ -2,7 +2,7 @@
 
 use crate::output::refused;
 use crate::{files, host, output, restore};
-use abi::reload::{ReloadStep, Reloaded, SourceFile, StepKind, StepReason};
+use abi::reload::{ReloadReply, ReloadStep, SourceFile, StepKind, StepReason};
 use anyhow::bail;
 use client::Instance;
 use serde_json::json;
@@ -46,7 +46,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     restore::warn_of_rules(&config);
     let outcome = match args.dry_run {
         true => plan,
-        false => restore::noting_change(
+        false => restore::with_note(
             instance.name(),
             &config,
             || instance.reload(sources, false).map_err(refused),
@@ -66,7 +66,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
 }
 
 /// Returns the steps that were executed or planned, as text.
-fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
+fn text(name: &str, outcome: &ReloadReply, dry_run: bool) -> String {
     let shown = match dry_run {
         true => outcome.steps.len(),
         false => outcome.done,
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn planned_and_done_steps_become_lines() {
-        let mut outcome = Reloaded {
+        let mut outcome = ReloadReply {
             steps: vec![
                 step(StepKind::Detach, "old", StepReason::Gone),
                 step(StepKind::Detach, "web", StepReason::Changed),
@@ -135,7 +135,7 @@ mod tests {
             ],
             stays: vec!["mine".into()],
             took_ns: 1_300_000,
-            ..Reloaded::default()
+            ..ReloadReply::default()
         };
         let old = "detach old: no longer in the file\n";
         let web = "detach web: changed: `a` is 1, `b` is 2\nattach web again\n";

@@ -130,7 +130,7 @@ pub(crate) fn note(config: &Config) -> anyhow::Result<Option<String>> {
 
 /// Calls `change`, which changes a running machine to `becomes` and returns whether it completed
 /// the change. During the call, the note covers both the old and the new machine.
-pub(crate) fn noting_change<T>(
+pub(crate) fn with_note<T>(
     name: &str,
     becomes: &Config,
     change: impl FnOnce() -> anyhow::Result<T>,
@@ -207,7 +207,7 @@ fn restore_uplink(uplink: &NattedNic) -> anyhow::Result<Vec<&'static str>> {
         return Ok(Vec::new());
     };
     let off = &uplink.off_before;
-    let taken = forwarding::take_back_of_dead(place.as_deref(), uplink.namespace, off)?;
+    let taken = forwarding::switch_off_for_dead(place.as_deref(), uplink.namespace, off)?;
     Ok(taken.unwrap_or_default())
 }
 
@@ -235,7 +235,8 @@ pub(crate) fn remove_interfaces(name: &str) -> Vec<String> {
     let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let named = named.filter_map(|entry| entry.file_name().into_string().ok());
     let places = std::iter::once(None).chain(named.map(Some));
-    let removed = places.filter_map(|netns| host_checks::remove_left(netns.as_deref(), name).ok());
+    let removed =
+        places.filter_map(|netns| host_checks::remove_leftovers(netns.as_deref(), name).ok());
     removed.flatten().collect()
 }
 

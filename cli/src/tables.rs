@@ -375,7 +375,7 @@ fn vif_location(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) ->
 }
 
 /// Returns what `grantway up` prints when the machine is ready.
-pub(crate) fn how_to_reach(
+pub(crate) fn ready_message(
     config: &Config,
     instance: &Instance,
     detached: bool,

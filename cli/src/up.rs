@@ -136,7 +136,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             "up_ms": instance.up_ms(),
         }))?;
     } else {
-        output::print(&tables::how_to_reach(
+        output::print(&tables::ready_message(
             &config,
             &instance,
             options.detach,
@@ -243,7 +243,7 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let machine = config::live::machine(&config, &files)?;
     let mut found = match Instance::connect(&config.name) {
         // The start reports the error.
-        Ok(_) => host::check_places(&config),
+        Ok(_) => host::check_without_interfaces(&config),
         Err(_) => host::check(&config),
     };
     if config.driver.grants.needs_lab() && !options.lab {

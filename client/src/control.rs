@@ -105,7 +105,7 @@ fn connect(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::{Audit, Relayed};
+    use abi::machine::{Audit, RelayReply};
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_decoded() {
-        let got: Relayed = with_answer(b"{\"reply\":\"x\\n\"}\n", false, |path| {
+        let got: RelayReply = with_answer(b"{\"reply\":\"x\\n\"}\n", false, |path| {
             send_request(path, &relay(), TIMEOUT).unwrap()
         });
         assert_eq!(got.reply, "x\n");
@@ -155,7 +155,7 @@ mod tests {
             request: "x".repeat(REQUEST_MAX),
         };
         let path = Path::new("/no/such/socket");
-        let refused = send_request::<Relayed>(path, &request, TIMEOUT).unwrap_err();
+        let refused = send_request::<RelayReply>(path, &request, TIMEOUT).unwrap_err();
         let says = |why: &String| why.ends_with("bytes; the limit is 1048576");
         assert!(
             matches!(&refused, Error::Refused(why) if says(why)),

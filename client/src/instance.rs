@@ -15,11 +15,11 @@ use crate::runtime::{
 };
 use crate::saved_state;
 use abi::machine::{
-    Access, Attached, Audit, ConfigValue, ControlRequest, Detached, Machine, Relayed, Restarted,
-    Status,
+    Access, AttachReply, Audit, ConfigValue, ControlRequest, DetachReply, Machine, RelayReply,
+    RestartReply, Status,
 };
 use abi::mailbox::MailboxRequest;
-use abi::reload::{Reloaded, RulesChanged, SourceFile};
+use abi::reload::{ReloadReply, RulesReply, SourceFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::fs;
@@ -346,7 +346,7 @@ impl Instance {
             domain: domain.to_owned(),
             request,
         };
-        let relayed: Relayed = send_request(&self.socket, &relay, time)?;
+        let relayed: RelayReply = send_request(&self.socket, &relay, time)?;
         let reply: serde_json::Value = serde_json::from_str(&relayed.reply)
             .map_err(|e| Error::InvalidAnswer(format!("domain {domain}: {e}")))?;
         let refused = reply.as_object().filter(|object| object.len() == 1);
@@ -389,7 +389,7 @@ impl Instance {
     ///
     /// Returns an error if the domain does not exist, cannot be restarted, or does not become
     /// ready.
-    pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
+    pub fn restart(&self, domain: &str) -> Result<RestartReply, Error> {
         let domain = domain.to_owned();
         send_request(
             &self.socket,
@@ -404,7 +404,7 @@ impl Instance {
     ///
     /// Returns an error if its description has mistakes, or it does not start. In both cases no
     /// part of the guest remains.
-    pub fn attach(&self, guest: ConfigValue) -> Result<Attached, Error> {
+    pub fn attach(&self, guest: ConfigValue) -> Result<AttachReply, Error> {
         send_request(
             &self.socket,
             &ControlRequest::Attach { guest },
@@ -417,7 +417,7 @@ impl Instance {
     /// # Errors
     ///
     /// Returns an error if no guest has this name, or a part of it is still in use.
-    pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
+    pub fn detach(&self, domain: &str) -> Result<DetachReply, Error> {
         let domain = domain.to_owned();
         send_request(
             &self.socket,
@@ -433,7 +433,7 @@ impl Instance {
     ///
     /// Returns an error if no attached guest has this name, the rules have mistakes, or the driver
     /// domain rejects them. In each case the previous rules stay in force.
-    pub fn rules(&self, guest: ConfigValue) -> Result<RulesChanged, Error> {
+    pub fn rules(&self, guest: ConfigValue) -> Result<RulesReply, Error> {
         send_request(
             &self.socket,
             &ControlRequest::Rules { guest },
@@ -448,7 +448,7 @@ impl Instance {
     ///
     /// Returns an error if the files have mistakes, or a change needs a new machine. In both cases
     /// nothing was changed.
-    pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
+    pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<ReloadReply, Error> {
         send_request(
             &self.socket,
             &ControlRequest::Reload { files, dry_run },

@@ -4,7 +4,7 @@ use crate::control::send_request;
 use crate::process::{children, has_exited, wait_child, wait_for};
 use crate::runtime::{clear_stale, remove_sockets};
 use crate::{Error, Instance};
-use abi::machine::{ControlRequest, Ended};
+use abi::machine::{ControlRequest, DownReply};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::process::{Pid, Signal, kill_process};
@@ -132,7 +132,7 @@ impl Instance {
             Some(pid) => Some(pid),
             None => self.visible_core_pid()?,
         };
-        let asked = send_request::<Ended>(&self.socket, &ControlRequest::Down, limit);
+        let asked = send_request::<DownReply>(&self.socket, &ControlRequest::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
         let ended = match &mut self.child {
             Some(child) => {
@@ -166,7 +166,7 @@ impl Instance {
             // The monitor was already exiting by itself.
             Err(Error::Io { .. }) if ended => Ok(()),
             Err(e) => Err(e),
-            Ok(Ended {
+            Ok(DownReply {
                 warning: Some(warning),
             }) if ended => Err(Error::StateNotRemoved(warning)),
             Ok(_) if ended => Ok(()),

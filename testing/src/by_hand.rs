@@ -9,7 +9,7 @@ use std::process::Command;
 ///
 /// Panics if the program does anything else.
 #[track_caller]
-pub fn rejects_a_start_by_hand(program: &str) {
+pub fn assert_needs_monitor(program: &str) {
     let output = Command::new(program).output().expect("the program starts");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let words = String::from_utf8_lossy(&output.stderr);

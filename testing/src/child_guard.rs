@@ -23,9 +23,9 @@ static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 /// A process that is killed when this process exits for any reason, unless this value has been
 /// dropped before.
 #[derive(Debug)]
-pub struct Tied(u32);
+pub struct ChildGuard(u32);
 
-impl Tied {
+impl ChildGuard {
     /// Ties a child to this process. Any thread may have started it, and none may have waited for
     /// it.
     ///
@@ -39,7 +39,7 @@ impl Tied {
     }
 }
 
-impl Drop for Tied {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         write_guard('-', self.0);
     }
@@ -82,11 +82,11 @@ mod tests {
         }
         let sleep = |_| Command::new("sleep").arg("1000").spawn().unwrap();
         let [kept, mut ended, loose] = [0, 1, 2].map(sleep);
-        let ties = [&kept, &ended].map(|child| Tied::new(child.id()));
+        let ties = [&kept, &ended].map(|child| ChildGuard::new(child.id()));
         let [kept_tie, ended_tie] = ties;
         ended.kill().unwrap();
         drop(ended_tie);
-        let loose_tie = Tied::new(loose.id());
+        let loose_tie = ChildGuard::new(loose.id());
         drop(loose_tie);
         eprintln!("tied {} {}", kept.id(), loose.id());
         std::thread::sleep(crate::TIMEOUT);

@@ -12,9 +12,9 @@ const HEADERS: usize = 14 + 20 + 8;
 /// Sets a flag when dropped, so that threads of a scope that poll the flag also exit if the test
 /// panics.
 #[derive(Debug)]
-pub struct Stops<'a>(pub &'a AtomicBool);
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -37,7 +37,7 @@ pub fn flood(
     let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
     let begin = Instant::now();
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         scope.spawn(|| {
             let datagram = vec![7; bytes];
             while !stop.load(Ordering::Relaxed) {

@@ -8,7 +8,7 @@ pub const FORGER: &str = include_str!("forge.py");
 const TIMES: u64 = 20;
 
 /// Returns the reasons for which the driver domain drops these frames, and their numbers.
-pub fn forged() -> impl Iterator<Item = (&'static str, u64)> {
+pub fn forged_frame_drops() -> impl Iterator<Item = (&'static str, u64)> {
     [
         ("forged_source", 1),
         ("forged_arp", 1),

@@ -23,20 +23,20 @@ mod tracer;
 mod waiting;
 
 pub use build::build_missing;
-pub use by_hand::rejects_a_start_by_hand;
-pub use child_guard::Tied;
-pub use flood::{Stops, flood};
-pub use forged::{FORGER, forged};
+pub use by_hand::assert_needs_monitor;
+pub use child_guard::ChildGuard;
+pub use flood::{StopOnDrop, flood};
+pub use forged::{FORGER, forged_frame_drops};
 pub use groups::group_id;
 pub use install::{place_machine, place_program, place_script};
 pub use kernel::{Kernel, kernel};
-pub use processes::{Killed, child_of, cpu_ticks};
+pub use processes::{KillOnDrop, child_of, cpu_ticks};
 pub use promtool::promtool;
 pub use scripts::run_script;
 pub use signals::default_signals;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;
-pub use waiting::{TIMEOUT, accept, end_of, output_of, patient, wait_for, wait_until};
+pub use waiting::{TIMEOUT, accept, output_of, wait_for, wait_for_exit, wait_until, with_timeout};
 
 /// Returns from the test, or from a function that prepares for it, unless every need is met. The
 /// needs are the functions of [`requirements`]: `require!(root, tap, tool("iperf3"))`. The returned

@@ -6,9 +6,9 @@ use std::process::Child;
 
 /// A child that is killed when this value is dropped.
 #[derive(Debug)]
-pub struct Killed(pub Child);
+pub struct KillOnDrop(pub Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -58,7 +58,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
     });
     listener.set_nonblocking(false).expect("a socket");
     stream.set_nonblocking(false).expect("a socket");
-    patient(stream)
+    with_timeout(stream)
 }
 
 /// Returns the connection with a read timeout of [`TIMEOUT`].
@@ -67,7 +67,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
 ///
 /// Panics if the timeout cannot be set.
 #[track_caller]
-pub fn patient(stream: TcpStream) -> TcpStream {
+pub fn with_timeout(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     stream.set_write_timeout(Some(TIMEOUT)).expect("a socket");
     stream
@@ -93,7 +93,7 @@ pub fn output_of(mut child: Child, longest: Duration) -> Output {
     };
     let [stdout, stderr] = [out, err].map(bytes);
     Output {
-        status: end_of(&mut child),
+        status: wait_for_exit(&mut child),
         stdout,
         stderr,
     }
@@ -116,7 +116,7 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
 ///
 /// Panics if the program does not exit.
 #[track_caller]
-pub fn end_of(child: &mut Child) -> ExitStatus {
+pub fn wait_for_exit(child: &mut Child) -> ExitStatus {
     let ended = || child.try_wait().expect("a child");
     wait_for("a program does not end", ended)
 }

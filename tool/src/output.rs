@@ -11,7 +11,7 @@ use std::io::{self, Write as _};
 ///
 /// Returns an error if standard output cannot be written.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    print_as_it_is(&clean::lines(text))
+    print_unescaped(&clean::lines(text))
 }
 
 /// Prints text that only this program wrote.
@@ -19,7 +19,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// Returns an error if standard output cannot be written.
-pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
+pub fn print_unescaped(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -33,5 +33,5 @@ pub fn print_as_it_is(text: &str) -> anyhow::Result<()> {
 ///
 /// Returns an error if standard output cannot be written.
 pub fn json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print_as_it_is(&clean::json(&format!("{value}\n")))
+    print_unescaped(&clean::json(&format!("{value}\n")))
 }

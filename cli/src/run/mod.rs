@@ -81,7 +81,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
     let namespaces = namespaces::choose(args)?;
     let signals = signals::watch().context("signals")?;
-    if let Some(why) = namespaces.no_outside() {
+    if let Some(why) = namespaces.missing_uplink() {
         messages.write(&format!("no connection to the outside: {why}"));
     }
     let network = RunNetwork::choose(args, namespaces.has_uplink())?;

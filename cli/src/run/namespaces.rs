@@ -83,7 +83,7 @@ impl Namespaces {
     }
 
     /// Returns why the outside is not reachable, unless the user has requested no uplink.
-    pub(super) fn no_outside(&self) -> Option<&str> {
+    pub(super) fn missing_uplink(&self) -> Option<&str> {
         match &self.inside.outside {
             Outside::Missing(why) => Some(why),
             Outside::Open | Outside::NotRequested => None,

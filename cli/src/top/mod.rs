@@ -103,7 +103,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
         span: None,
         selected: None,
     };
-    let mut screen = Screen::take()?;
+    let mut screen = Screen::open()?;
     let mut due = Instant::now() + options.interval();
     // This is true when the screen is out of date.
     let mut is_stale = true;
@@ -133,7 +133,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
                 // Dropping the screen restores the terminal.
                 drop(screen);
                 view.show_details(next)?;
-                screen = Screen::take()?;
+                screen = Screen::open()?;
                 // The displayed table is out of date by now.
                 due = Instant::now();
             }
@@ -252,7 +252,7 @@ impl LiveView<'_> {
 ///
 /// Returns [`Failure::Interrupted`] on Ctrl-C, on a signal, and if the terminal was closed.
 fn wait_to_go_back() -> anyhow::Result<()> {
-    let mut keys = Keys::take()?;
+    let mut keys = Keys::open()?;
     loop {
         interrupt::check()?;
         match keys.key(CHECK_INTERVAL)? {

@@ -47,7 +47,7 @@ pub(crate) enum KeyPress {
 
 impl Keys {
     /// Switches the terminal to raw mode.
-    pub(crate) fn take() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = panic::take_hook();
@@ -97,9 +97,9 @@ impl Keys {
 
 impl Screen {
     /// Switches to the alternate screen.
-    pub(crate) fn take() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let screen = Self {
-            keys: Keys::take()?,
+            keys: Keys::open()?,
         };
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)

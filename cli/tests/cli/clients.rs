@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Stops, TIMEOUT, group_id, require};
+use testing::{StopOnDrop, TIMEOUT, group_id, require};
 
 /// Timeout for an answer. It is far longer than an answer takes on a busy machine, and far shorter
 /// than delays that hostile clients could cause.
@@ -109,7 +109,7 @@ fn connections_of_outsiders_do_not_delay_a_restart() {
     let mut owner = OpenClient::new(&socket);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
                 become_user(UNPRIVILEGED_UID, UNPRIVILEGED_UID);

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use testing::{Killed, child_of, patient, promtool, require};
+use testing::{KillOnDrop, child_of, promtool, require, with_timeout};
 
 pub(crate) fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
@@ -94,7 +94,7 @@ impl FreePort {
 
 /// Returns an HTTP server's answer, if it sends one.
 fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = patient(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?);
+    let mut stream = with_timeout(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?);
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -196,7 +196,7 @@ fn prometheus_reads_the_port() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let _ends = Killed(prometheus);
+    let _ends = KillOnDrop(prometheus);
     // A scrape has a timeout of one second, which may be too short, so Prometheus repeats it.
     wait(|| {
         let answer = get(own, "/api/v1/targets")?;

@@ -4,7 +4,7 @@
 use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
 use serde_json::Value;
 use std::process::Command;
-use testing::{Killed, require, skip};
+use testing::{KillOnDrop, require, skip};
 
 /// Returns whether this user may sample every process. If not, reports a skip.
 fn may_sample(place: &TestDir) -> bool {
@@ -469,6 +469,6 @@ const LONG_COMMAND: &str = "touch started; exec 2>/dev/null; \
                      while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
 
 /// Starts a process that runs until the test ends.
-fn idle() -> Killed {
-    Killed(Command::new("sleep").arg("3600").spawn().unwrap())
+fn idle() -> KillOnDrop {
+    KillOnDrop(Command::new("sleep").arg("3600").spawn().unwrap())
 }

@@ -4,7 +4,7 @@ use crate::test_dir::{TestDir, wait};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use testing::{Killed, child_of};
+use testing::{KillOnDrop, child_of};
 
 /// Start of the line that is printed after the program has exited and restored the terminal.
 const ENDED: &str = "ended with ";
@@ -14,7 +14,7 @@ pub(crate) struct Terminal {
     shown: Arc<Mutex<Vec<u8>>>,
     /// The terminal's device, through which tests change its settings.
     device: String,
-    script: Killed,
+    script: KillOnDrop,
 }
 
 impl Terminal {
@@ -49,7 +49,7 @@ impl Terminal {
             keys,
             shown,
             device: String::new(),
-            script: Killed(child),
+            script: KillOnDrop(child),
         };
         terminal.device = wait(|| {
             let shown = terminal.shown();

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{TIMEOUT, Tied, default_signals, output_of, place_program, place_script, wait_for};
+use testing::{
+    ChildGuard, TIMEOUT, default_signals, output_of, place_program, place_script, wait_for,
+};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -334,7 +336,7 @@ impl TestDir {
         let out = fs::File::create(self.path("out")).unwrap();
         let child = command.stdout(out).spawn().unwrap();
         Running {
-            _tied: Tied::new(child.id()),
+            _tied: ChildGuard::new(child.id()),
             child: Some(child),
             out: self.path("out"),
         }
@@ -393,7 +395,7 @@ pub(crate) fn is_alive(pid: &str) -> bool {
 /// A running program, which is killed when this value is dropped.
 pub(crate) struct Running {
     child: Option<Child>,
-    _tied: Tied,
+    _tied: ChildGuard,
     out: PathBuf,
 }
 

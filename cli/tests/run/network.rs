@@ -8,7 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
-use testing::{FORGER, Killed, accept, end_of, forged, patient, wait_for, wait_until};
+use testing::{
+    FORGER, KillOnDrop, accept, forged, wait_for, wait_for_exit, wait_until, with_timeout,
+};
 
 /// The environment variable that makes [`the_server_of_other_tests`] run its server.
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
@@ -199,7 +201,7 @@ fn the_command_is_guarded() {
         };
         let drops = &stat["driver"]["drops"];
         println!("{drops}");
-        forged().all(|(reason, count)| drops[reason].as_u64() >= Some(count))
+        forged_frame_drops().all(|(reason, count)| drops[reason].as_u64() >= Some(count))
     });
     run.write("\n");
     assert_eq!(run.finish().code, 0);
@@ -224,7 +226,7 @@ fn streams_pass_in_both_directions() {
             server.args(["-s", "-1", "-B", OUTSIDE]);
             server.stdout(Stdio::null()).spawn().unwrap()
         };
-        let mut server = Killed(world.outside.enter(serve).unwrap());
+        let mut server = KillOnDrop(world.outside.enter(serve).unwrap());
         wait_until("nobody listens", || {
             world.outside.enter(iperf3_listens).unwrap()
         });
@@ -232,7 +234,7 @@ fn streams_pass_in_both_directions() {
         let ran = world.run(&[&args, more].concat());
         assert_eq!(ran.code, 0, "{ran:?}");
         assert!(ran.out.contains("receiver"), "{ran:?}");
-        end_of(&mut server.0);
+        wait_for_exit(&mut server.0);
     }
     world.wait_until_clean();
 }
@@ -283,7 +285,7 @@ fn served(bytes: usize, pause: Duration) {
     let connect = || TcpStream::connect((SYSTEM, 8080)).ok();
     // The command starts to listen after some time.
     let stream = wait_for("no server", || world.outside.enter(connect).unwrap());
-    let mut stream = patient(stream);
+    let mut stream = with_timeout(stream);
     let (mut received, mut part) = (0, vec![0; 32 << 10]);
     while let count @ 1.. = stream.read(&mut part).unwrap() {
         received += count;

@@ -16,7 +16,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{TIMEOUT, Tied, default_signals, output_of, place_machine, require, wait_until};
+use testing::{
+    ChildGuard, TIMEOUT, default_signals, output_of, place_machine, require, wait_until,
+};
 
 /// Permits one machine at a time, because tests share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -132,7 +134,7 @@ impl Testbed {
             }
         });
         Running {
-            _tied: Tied::new(child.id()),
+            _tied: ChildGuard::new(child.id()),
             child: Some(child),
         }
     }
@@ -275,7 +277,7 @@ fn serve_web(namespace: &Namespace, address: &str) -> String {
 /// A running program. It is killed when this value is dropped.
 pub(crate) struct Running {
     child: Option<Child>,
-    _tied: Tied,
+    _tied: ChildGuard,
 }
 
 impl Running {

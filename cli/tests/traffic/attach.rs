@@ -12,7 +12,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Stops, TIMEOUT, accept, child_of, end_of, patient, require, wait_for, wait_until};
+use testing::{
+    StopOnDrop, TIMEOUT, accept, child_of, require, wait_for, wait_for_exit, wait_until,
+    with_timeout,
+};
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
@@ -212,7 +215,7 @@ pub(crate) fn stream_to(
     let bind = || TcpListener::bind((address(to), port)).unwrap();
     let listener = machine.places[to].0.enter(bind).unwrap();
     let connect = || TcpStream::connect((address(to), port)).unwrap();
-    let mut sender = patient(machine.places[from].0.enter(connect).unwrap());
+    let mut sender = with_timeout(machine.places[from].0.enter(connect).unwrap());
     let mut receiver = accept(&listener);
     let block: Vec<u8> = (0..65_521u32).map(|n| (n % 251) as u8).collect();
     thread::scope(|scope| {
@@ -280,7 +283,7 @@ fn namespaces_attached_to_an_empty_machine_connect() {
     // loses no byte.
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         attach(&machine, 2);
         detach(&machine, 2);
@@ -484,7 +487,7 @@ fn a_dying_manager_leaves_no_partial_guest() {
         let delay = Duration::from_micros(400 * turn * slow);
         thread::sleep(delay.saturating_sub(began.elapsed()));
         kill(manager);
-        end_of(&mut coming);
+        wait_for_exit(&mut coming);
         wait_until("no new manager runs", || {
             child_of(core, "grantway-manager").is_some_and(|now| now != manager)
         });

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Stops, wait_until};
+use testing::{StopOnDrop, wait_until};
 
 const WIRE: usize = 0;
 const LIMITED: usize = 1;
@@ -67,7 +67,7 @@ fn with_streams(machine: &Machine, streams: u16, body: impl FnOnce([&AtomicU64; 
     );
     let [limited, free] = &carried;
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let stop = &stop;
         let mut streaming: Vec<_> = (0..streams)
             .map(|n| {

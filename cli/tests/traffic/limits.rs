@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{Stops, flood, wait_until};
+use testing::{StopOnDrop, flood, wait_until};
 
 /// Limit of the second guest, bytes per second.
 const RATE: f64 = 100_000.0;
@@ -106,7 +106,7 @@ fn streams_reach_the_limit() {
         stop.store(false, Ordering::Relaxed);
         let carried = AtomicU64::new(0);
         thread::scope(|scope| {
-            let stops = Stops(&stop);
+            let stops = StopOnDrop(&stop);
             let (machine, stop, carried) = (&machine, &stop, &carried);
             let one = |n| scope.spawn(move || stream_to(machine, (0, 1), 7000 + n, stop, carried));
             let streaming: Vec<_> = (0..streams).map(one).collect();
@@ -140,7 +140,7 @@ fn a_limit_changes_under_a_stream() {
         });
     };
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         comes(1 << 20);
         reload(&machine, "rate_to_guest_mbps = 8\n");

@@ -13,7 +13,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{TIMEOUT, Tied, default_signals, end_of, output_of, require, wait_until};
+use testing::{
+    ChildGuard, TIMEOUT, default_signals, output_of, require, wait_for_exit, wait_until,
+};
 
 /// Timeout for a program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * TIMEOUT.as_secs());
@@ -72,7 +74,7 @@ impl Drop for Turn {
 pub(crate) struct Machine {
     pub(crate) up: Child,
     /// Kills `up`, and with it the machine, if the tests are killed.
-    tied: Tied,
+    tied: ChildGuard,
     pub(crate) folder: TempDir,
     /// The namespaces, each with a TAP of the given name.
     pub(crate) places: Vec<(Namespace, String)>,
@@ -161,7 +163,7 @@ impl Machine {
             .spawn()
             .unwrap();
         Self {
-            tied: Tied::new(up.id()),
+            tied: ChildGuard::new(up.id()),
             up,
             folder,
             places,
@@ -181,7 +183,7 @@ impl Machine {
 
     /// Waits until a machine whose core was killed has stopped.
     pub(crate) fn has_died(&mut self) {
-        assert!(!end_of(&mut self.up).success());
+        assert!(!wait_for_exit(&mut self.up).success());
     }
 
     /// Restarts the machine from its file. The previous machine's resources may be busy for a
@@ -198,7 +200,7 @@ impl Machine {
             }
             self.is_up()
         });
-        self.tied = Tied::new(self.up.id());
+        self.tied = ChildGuard::new(self.up.id());
     }
 
     pub(crate) fn grantway(&self, args: &[&str]) -> Output {
@@ -268,7 +270,7 @@ impl Machine {
         pids.push(&status["pid"]);
         let down = self.grantway(&["down"]);
         assert!(down.status.success(), "{down:?}");
-        assert!(end_of(&mut self.up).success());
+        assert!(wait_for_exit(&mut self.up).success());
         for pid in pids {
             let pid = pid.as_u64().unwrap();
             assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid}");
@@ -295,11 +297,14 @@ impl Drop for Machine {
 }
 
 /// A running program, which is killed when this value is dropped.
-pub(crate) struct Running(Option<Child>, #[expect(dead_code, reason = "dropped")] Tied);
+pub(crate) struct Running(
+    Option<Child>,
+    #[expect(dead_code, reason = "dropped")] ChildGuard,
+);
 
 impl Running {
     fn new(child: Child) -> Self {
-        let tied = Tied::new(child.id());
+        let tied = ChildGuard::new(child.id());
         Self(Some(child), tied)
     }
 

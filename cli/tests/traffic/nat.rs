@@ -199,7 +199,7 @@ fn kill_core(machine: &Machine) {
 fn forwarding_of_a_killed_machine_is_disabled() {
     let Some(mut machine) = start() else { return };
     kill_core(&machine);
-    assert!(!testing::end_of(&mut machine.up).success());
+    assert!(!testing::wait_for_exit(&mut machine.up).success());
     let grantway = |words: &[&str]| {
         let ran = machine.grantway(words);
         assert!(ran.status.success(), "{words:?}: {ran:?}");
@@ -259,7 +259,7 @@ fn the_last_of_two_machines_ends_forwarding() {
     up();
     assert_eq!(down("grantway"), "1", "the second machine needs forwarding");
     assert_eq!(down("second"), "0");
-    assert!(testing::end_of(&mut machine.up).success());
+    assert!(testing::wait_for_exit(&mut machine.up).success());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use testing::{Stops, child_of, require, wait_for, wait_until};
+use testing::{StopOnDrop, child_of, require, wait_for, wait_until};
 
 /// The index of the namespace that holds the NIC's kernel end.
 pub(crate) const WIRE: usize = 2;
@@ -100,7 +100,7 @@ fn check_repeated_changes(machine: Machine, with: &str) {
     reaches(&machine, 0, 1);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         let goes_on = || {
             let so_far = carried.load(Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
-use testing::{accept, child_of, end_of, wait_for};
+use testing::{accept, child_of, wait_for, wait_for_exit};
 
 /// The interfaces. The first two are persistent, the third is not.
 const NAMES: [&str; 3] = ["a0", "b0", "c0"];
@@ -115,7 +115,7 @@ fn a_shutdown_by_a_signal_leaves_nothing_behind() {
     for how in ["-TERM", "-INT", "-HUP"] {
         let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
         signal(core, how);
-        assert!(end_of(&mut machine.up).success());
+        assert!(wait_for_exit(&mut machine.up).success());
         (0..3).for_each(|place| loses_interface(&machine, place));
         machine.start_again();
     }
@@ -150,7 +150,7 @@ fn a_new_netd_closes_the_previous_descriptors() {
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));
     signal(stopped, "-KILL");
-    assert!(end_of(&mut machine.up).success());
+    assert!(wait_for_exit(&mut machine.up).success());
     (0..3).for_each(|place| loses_interface(&machine, place));
 }
 

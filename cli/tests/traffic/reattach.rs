@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::{Killed, TIMEOUT, accept, end_of, wait_for, wait_until};
+use testing::{KillOnDrop, TIMEOUT, accept, wait_for, wait_for_exit, wait_until};
 
 const GUEST_COUNT: usize = 64;
 
@@ -143,7 +143,7 @@ fn check_stop_and_start(mut machine: Machine, macs: &[String]) {
         .args(["-TERM", &machine.up.id().to_string()])
         .status();
     assert!(stopped.unwrap().success());
-    assert!(end_of(&mut machine.up).success());
+    assert!(wait_for_exit(&mut machine.up).success());
     (0..3).for_each(|place| loses_interface(&machine, place));
     machine.start_again();
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
@@ -171,7 +171,7 @@ time.sleep(1000)
 const HOLD_TIME: Duration = Duration::from_secs(4);
 
 /// Keeps the interface of the first place open by [`HOLD_INTERFACE`].
-fn contain(machine: &Machine) -> Killed {
+fn contain(machine: &Machine) -> KillOnDrop {
     let contain = || {
         wait_for("the interface cannot be opened", || {
             let mut contain = Command::new("python3");
@@ -179,7 +179,7 @@ fn contain(machine: &Machine) -> Killed {
             let mut contain = contain.stdout(Stdio::piped()).spawn().unwrap();
             let mut said = [0; 6];
             let has = contain.stdout.as_mut().unwrap().read_exact(&mut said);
-            let contain = Killed(contain);
+            let contain = KillOnDrop(contain);
             has.is_ok().then_some(contain)
         })
     };
@@ -234,7 +234,7 @@ fn an_interface_that_is_busy_is_waited_for() {
 
 /// Records ARP traffic at an interface.
 struct ArpWatch {
-    _tcpdump: Killed,
+    _tcpdump: KillOnDrop,
     file: PathBuf,
 }
 
@@ -246,7 +246,7 @@ impl ArpWatch {
         let args = ["-l", "-n", "--immediate-mode", "-i", NAMES[place], "arp"];
         let tcpdump = tcpdump.args(args).stdout(file.try_clone().unwrap());
         let tcpdump = tcpdump.stderr(file);
-        let start = || Killed(tcpdump.spawn().unwrap());
+        let start = || KillOnDrop(tcpdump.spawn().unwrap());
         let watching = Self {
             _tcpdump: machine.places[place].0.enter(start).unwrap(),
             file: path,

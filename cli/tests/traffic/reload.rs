@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use testing::{Stops, TIMEOUT, wait_until};
+use testing::{StopOnDrop, TIMEOUT, wait_until};
 
 const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
 
@@ -119,7 +119,7 @@ fn only_changes_of_the_file_are_applied() {
     let before = ResourceUsage::when_stable(&machine);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         let said = machine.grantway(&["reload", &file]);
         assert_eq!(text(&said.stdout), "nothing to change\n", "{said:?}");

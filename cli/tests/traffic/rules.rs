@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use testing::{accept, patient, wait_for, wait_until};
+use testing::{accept, wait_until, wait_for, with_timeout};
 
 const PORT: u16 = 7000;
 
@@ -39,7 +39,7 @@ impl Server {
                 let accepted = wait_for("no other end", || {
                     Some(accept(&self.0)).filter(is_other_end)
                 });
-                Some([patient(stream), accepted])
+                Some([with_timeout(stream), accepted])
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use testing::requirements::Root;
-use testing::{accept, child_of, end_of, require, wait_for, wait_until};
+use testing::{accept, child_of, require, wait_for, wait_for_exit, wait_until};
 
 /// The command of a sandbox, which sends its input to the first guest and receives it back.
 const SEND_COMMAND: &str = "busybox nc 10.0.0.1 7000";
@@ -55,7 +55,7 @@ impl Sandbox {
             stdout.read_to_end(&mut got).unwrap();
         });
         assert!(got == sent, "{} bytes instead of {}", got.len(), sent.len());
-        assert!(end_of(&mut self.child).success());
+        assert!(wait_for_exit(&mut self.child).success());
         wait_until("its guest still exists", || {
             domains(machine) == ["driver", "c0"]
         });

@@ -135,7 +135,7 @@ fn is_guarded(machine: &Machine) {
     let args = ["-c", FORGER, NAMES[DB], IPV4[DB], IPV4[WEB]];
     let run = machine.run(DB, "python3", &args);
     assert!(run.status.success(), "{run:?}");
-    let sums = forged().map(|(reason, count)| {
+    let sums = forged_frame_drops().map(|(reason, count)| {
         let earlier = expected.iter().find(|(named, _)| *named == reason);
         (reason, count + earlier.map_or(0, |(_, earlier)| *earlier))
     });

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use testing::{TIMEOUT, accept, patient, require, wait_until};
+use testing::{TIMEOUT, accept, require, wait_until, with_timeout};
 
 const ENDS: [usize; 2] = [WIRE, WEB];
 const BYTES: usize = 1_000_000;
@@ -63,7 +63,7 @@ fn passes(machine: &Machine, (from, to): (usize, usize), address: IpAddr) {
     let at = SocketAddr::new(address, port);
     let listener = inside(to).enter(|| TcpListener::bind(at).unwrap()).unwrap();
     let connect = || TcpStream::connect_timeout(&at, TIMEOUT).unwrap();
-    let mut sender = patient(inside(from).enter(connect).unwrap());
+    let mut sender = with_timeout(inside(from).enter(connect).unwrap());
     let mut receiver = accept(&listener);
     thread::scope(|scope| {
         scope.spawn(|| {

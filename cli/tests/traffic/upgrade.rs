@@ -16,7 +16,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testing::requirements::MACHINE;
 use testing::{
-    Stops, accept, child_of, patient, place_machine, place_program, require, wait_for, wait_until,
+    StopOnDrop, accept, child_of, place_machine, place_program, require, wait_for, wait_until,
+    with_timeout,
 };
 
 const GUESTS: usize = 16;
@@ -194,7 +195,7 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
     let received: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stops = Stops(&stop);
+        let stops = StopOnDrop(&stop);
         let streams: Vec<_> = (0..GUESTS)
             .map(|n| {
                 let inside = |n: usize| &installed.namespaces[n % GUESTS];
@@ -205,7 +206,7 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
                         TcpStream::connect((address(n), 7000)).ok()
                     })
                 };
-                let out = patient(inside(n + 1).enter(connect).unwrap());
+                let out = with_timeout(inside(n + 1).enter(connect).unwrap());
                 let back = accept(&listener);
                 let (stop, received) = (&stop, &received[n]);
                 (

@@ -37,7 +37,7 @@ pub fn machine_info(conf: &Value) -> Result<MachineInfo, CniError> {
         socket: network.socket()?,
     };
     let status = machine.status();
-    let status = status.map_err(|error| machine.no_answer(ErrorCode::Later, error))?;
+    let status = status.map_err(|error| machine.unavailable_error(ErrorCode::Later, error))?;
     let domains = status.domains.iter();
     let drivers = domains.filter(|domain| domain.program == Program::Driver);
     Ok(MachineInfo {

@@ -57,7 +57,7 @@ impl CniError {
     }
 
     /// Adds the reason as details.
-    pub(crate) fn because(self, details: impl ToString) -> Self {
+    pub(crate) fn with_details(self, details: impl ToString) -> Self {
         Self {
             details: details.to_string(),
             ..self
@@ -69,7 +69,7 @@ impl CniError {
     }
 
     /// Returns the JSON object for the runtime.
-    pub(crate) fn written(&self, version: CniVersion) -> String {
+    pub(crate) fn to_json(&self, version: CniVersion) -> String {
         let object = json!({
             "cniVersion": version.text(),
             "code": self.code,

@@ -44,9 +44,8 @@ impl<'a> Delegate<'a> {
     ) -> Result<Self, CniError> {
         if !is_id(name) {
             let msg = format!("`type` of `ipam` is \"{}\"", name.escape_debug());
-            return Err(
-                CniError::new(ErrorCode::Config, msg).because("set it to the name of a program")
-            );
+            return Err(CniError::new(ErrorCode::Config, msg)
+                .with_details("set it to the name of a program"));
         }
         let path = call.env.get("CNI_PATH").map_or("", String::as_str);
         let mut places = std::env::split_paths(path).map(|folder| folder.join(name));
@@ -67,7 +66,7 @@ impl<'a> Delegate<'a> {
         let answer = self.run("ADD")?;
         serde_json::from_slice(&answer).map_err(|error| {
             let msg = format!("cannot parse the answer of {}", self.program.display());
-            CniError::new(ErrorCode::Decode, msg).because(error)
+            CniError::new(ErrorCode::Decode, msg).with_details(error)
         })
     }
 
@@ -82,7 +81,7 @@ impl<'a> Delegate<'a> {
     }
 
     /// Calls STATUS or GC, unless the plugin is older than 1.1.0.
-    pub(crate) fn newer(&self, command: &str) -> Result<(), CniError> {
+    pub(crate) fn call_if_supported(&self, command: &str) -> Result<(), CniError> {
         match self.version >= CniVersion::V1_1
             && self.supported_versions()?.contains(&CniVersion::V1_1)
         {
@@ -111,7 +110,7 @@ impl<'a> Delegate<'a> {
         let answer = self.execute("VERSION", &conf)?;
         let supported: VersionAnswer = serde_json::from_slice(&answer).map_err(|error| {
             let msg = format!("{} does not report its versions", self.program.display());
-            CniError::new(ErrorCode::Decode, msg).because(error)
+            CniError::new(ErrorCode::Decode, msg).with_details(error)
         })?;
         let versions = supported.versions.iter().map(String::as_str);
         Ok(versions.filter_map(CniVersion::of).collect())
@@ -132,7 +131,7 @@ impl<'a> Delegate<'a> {
         program.envs(&self.call.env).env("CNI_COMMAND", command);
         let (answer, status) = finish(&mut program, conf.to_string()).map_err(|error| {
             let msg = format!("cannot run {shown} to {command}");
-            CniError::new(ErrorCode::Io, msg).because(error)
+            CniError::new(ErrorCode::Io, msg).with_details(error)
         })?;
         if status.success() {
             return Ok(answer);
@@ -144,7 +143,7 @@ impl<'a> Delegate<'a> {
             },
             Err(_) => {
                 let said = String::from_utf8_lossy(&answer).trim().to_owned();
-                CniError::new(ErrorCode::Io, format!("{shown} failed: {status}")).because(said)
+                CniError::new(ErrorCode::Io, format!("{shown} failed: {status}")).with_details(said)
             }
         })
     }

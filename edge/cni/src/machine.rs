@@ -2,7 +2,7 @@
 //! has a deadline.
 
 use crate::error::{CniError, ErrorCode};
-use abi::machine::{Attached, BEING_DETACHED, ConfigValue, ControlRequest, Detached, Status};
+use abi::machine::{AttachReply, BEING_DETACHED, ConfigValue, ControlRequest, DetachReply, Status};
 use client::{Error, send_request};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl MachineClient {
     }
 
     /// Attaches a guest; returns when it is connected.
-    pub(crate) fn attach(&self, guest: ConfigValue) -> Result<Attached, Error> {
+    pub(crate) fn attach(&self, guest: ConfigValue) -> Result<AttachReply, Error> {
         self.request(&ControlRequest::Attach { guest }, ATTACH_TIMEOUT)
     }
 
@@ -82,7 +82,7 @@ impl MachineClient {
             return Ok(false);
         }
         let domain = guest.to_owned();
-        let detached: Result<Detached, Error> =
+        let detached: Result<DetachReply, Error> =
             self.request(&ControlRequest::Detach { domain }, left());
         let Err(error) = detached else {
             return Ok(true);
@@ -108,10 +108,10 @@ impl MachineClient {
 
     /// Returns the failure of a call if the machine does not answer: `code` is either "not ready"
     /// or "try again later".
-    pub(crate) fn no_answer(&self, code: ErrorCode, error: Error) -> CniError {
+    pub(crate) fn unavailable_error(&self, code: ErrorCode, error: Error) -> CniError {
         let socket = self.socket.display();
         let msg =
             format!("no machine answers at {socket}: start one with `grantway up`, then try again");
-        CniError::new(code, msg).because(error)
+        CniError::new(code, msg).with_details(error)
     }
 }

@@ -57,7 +57,7 @@ impl NetworkConfig {
                 "CNI {} is not supported",
                 network.cni_version.escape_debug()
             );
-            CniError::new(ErrorCode::CniVersion, msg).because(format!("supported: {spoken}"))
+            CniError::new(ErrorCode::CniVersion, msg).with_details(format!("supported: {spoken}"))
         })?;
         let wrong = |msg: String| Err(CniError::new(ErrorCode::Config, msg));
         if !is_id(&network.name) {
@@ -86,7 +86,7 @@ impl NetworkConfig {
                     ErrorCode::Config,
                     "cannot determine the path of the machine's socket",
                 )
-                .because(error)
+                .with_details(error)
             }),
         }
     }
@@ -107,6 +107,6 @@ impl NetworkConfig {
 pub(crate) fn decoded<T: DeserializeOwned>(value: &Value) -> Result<T, CniError> {
     T::deserialize(value).map_err(|error| {
         let msg = "cannot parse the network's configuration";
-        CniError::new(ErrorCode::Decode, msg).because(error)
+        CniError::new(ErrorCode::Decode, msg).with_details(error)
     })
 }

@@ -44,13 +44,12 @@ pub fn conf<'a>(
         let Some((_, values, is_its)) = known else {
             let known = OPTIONS.map(|(known, ..)| known).join(", ");
             let msg = format!("unknown option `{}`", key.escape_debug());
-            return Err(
-                CniError::new(ErrorCode::Config, msg).because(format!("known options: {known}"))
-            );
+            return Err(CniError::new(ErrorCode::Config, msg)
+                .with_details(format!("known options: {known}")));
         };
         let value = values.read(text).map_err(|right| {
             let msg = format!("the option `{key}` is \"{}\"", text.escape_debug());
-            CniError::new(ErrorCode::Config, msg).because(right)
+            CniError::new(ErrorCode::Config, msg).with_details(right)
         })?;
         let part = if *is_its { &mut vif } else { &mut conf };
         part.insert(key.clone(), value);

@@ -36,7 +36,7 @@ impl PendingCleanups {
         record_file::put(&self.folder, guest, socket).map_err(|error| {
             let folder = self.folder.display();
             let msg = format!("cannot record in {folder} that {guest} must be detached");
-            CniError::new(ErrorCode::Io, msg).because(error)
+            CniError::new(ErrorCode::Io, msg).with_details(error)
         })
     }
 

@@ -21,7 +21,7 @@ fn closed() -> Result<ConfigValue, CniError> {
 }
 
 /// If an agent sets the rules of the network's pods, closes an interface and records its pod.
-pub(crate) fn close(
+pub(crate) fn isolate(
     request: &PluginRequest,
     guest: &str,
     vif: &mut BTreeMap<String, ConfigValue>,
@@ -38,7 +38,7 @@ pub(crate) fn close(
     let (Some(namespace), Some(pod)) = (arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")) else {
         let msg = "`networkPolicy` is set, and CNI_ARGS names no pod";
         let why = "no policy applies to a container outside Kubernetes: use another network";
-        return Err(wrong(msg.to_owned()).because(why));
+        return Err(wrong(msg.to_owned()).with_details(why));
     };
     let record = PodRecord {
         namespace,
@@ -50,7 +50,7 @@ pub(crate) fn close(
 }
 
 /// Removes the record of a guest, if it has one.
-pub(crate) fn forget(request: &PluginRequest, guest: &str) -> Result<(), CniError> {
+pub(crate) fn remove_record(request: &PluginRequest, guest: &str) -> Result<(), CniError> {
     pods::remove(&folder(request), guest).map_err(|error| failed(request, guest, error))
 }
 
@@ -64,5 +64,5 @@ fn failed(request: &PluginRequest, guest: &str, error: io::Error) -> CniError {
         "cannot change the record of {guest} in {}",
         folder.display()
     );
-    CniError::new(ErrorCode::Io, msg).because(error)
+    CniError::new(ErrorCode::Io, msg).with_details(error)
 }

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 pub(crate) fn run(env: BTreeMap<String, String>, conf: &[u8]) -> (String, bool) {
     let conf = serde_json::from_slice(conf).map_err(|error| {
         let msg = "standard input is not a network's configuration";
-        CniError::new(ErrorCode::Decode, msg).because(error)
+        CniError::new(ErrorCode::Decode, msg).with_details(error)
     });
     let asked = conf.as_ref().ok().and_then(asked_version);
     match answer(env, conf, asked) {
         Ok(None) => (String::new(), true),
         Ok(Some(answer)) => (format!("{answer}\n"), true),
-        Err(failure) => (failure.written(asked.unwrap_or(CniVersion::NEWEST)), false),
+        Err(failure) => (failure.to_json(asked.unwrap_or(CniVersion::NEWEST)), false),
     }
 }
 

@@ -100,7 +100,7 @@ impl CniIp {
     }
 
     /// Returns the address without the prefix length.
-    pub(crate) fn plain(&self) -> &str {
+    pub(crate) fn without_prefix(&self) -> &str {
         self.address.split('/').next().unwrap_or_default()
     }
 }
@@ -141,7 +141,7 @@ impl CniResult {
     }
 
     /// Returns the result combined with that of the next plugin in a list.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn merged_with(mut self, other: Self) -> Self {
         let before = self.interfaces.len();
         self.interfaces.extend(other.interfaces);
         self.ips.extend(other.ips.into_iter().map(|ip| {
@@ -233,7 +233,7 @@ mod tests {
             "interfaces": [{ "name": "eth1" }],
             "ips": [{ "address": "10.0.0.2/24", "interface": 0 }],
         }));
-        let both = before.and(own);
+        let both = before.merged_with(own);
         assert_eq!(both.interfaces[2].name, "eth1");
         assert_eq!(both.ips[1].interface, Some(2));
         assert_eq!(both.dns.domain.as_deref(), Some("a"));

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// # Errors
 ///
 /// Returns an error if an address is invalid, or its address family has no gateway.
-pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
+pub(crate) fn route_by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
     let wrong = |msg| CniError::new(ErrorCode::Config, msg);
     let mut gateways = BTreeSet::new();
     for gateway in given.ips.iter_mut().filter_map(|ip| ip.gateway.as_mut()) {
@@ -26,13 +26,13 @@ pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
     }
     for ip in &mut given.ips {
         let invalid = |_| wrong(format!("the address is \"{}\"", ip.address));
-        let address: IpAddr = ip.plain().parse().map_err(invalid)?;
+        let address: IpAddr = ip.without_prefix().parse().map_err(invalid)?;
         if !gateways
             .iter()
             .any(|via| via.is_ipv4() == address.is_ipv4())
         {
             let msg = format!("`routed` is set, but {} has no gateway", ip.address);
-            return Err(wrong(msg).because("the plugin in `ipam` must return gateways"));
+            return Err(wrong(msg).with_details("the plugin in `ipam` must return gateways"));
         }
         ip.address = host(address);
     }
@@ -74,7 +74,7 @@ fn is_link_local(address: IpAddr) -> bool {
 pub(crate) fn ignore_redirects(netns: &str) -> Result<(), CniError> {
     let failed = |error: String| {
         let msg = format!("cannot disable ICMP redirects in the namespace {netns}");
-        CniError::new(ErrorCode::Io, msg).because(error)
+        CniError::new(ErrorCode::Io, msg).with_details(error)
     };
     let written = in_netns(netns, write_settings).map_err(|error| failed(error.to_string()))?;
     written.map_err(|(file, error)| failed(format!("{file}: {error}")))
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn routed(ips: Value, routes: Value) -> Result<CniResult, CniError> {
-        by_gateway(serde_json::from_value(json!({ "ips": ips, "routes": routes })).unwrap())
+        route_by_gateway(serde_json::from_value(json!({ "ips": ips, "routes": routes })).unwrap())
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub fn hostile_runtime(args: &str, conf: &[u8]) {
 
 fn read(env: BTreeMap<String, String>, conf: serde_json::Value) -> Result<(), CniError> {
     let request = PluginRequest::new(CniCall::of(env)?, conf)?;
-    commands::read_add(&request)
+    commands::parse_add(&request)
 }
 
 /// Parses standard input like netavark's `create` and `setup`.
@@ -48,7 +48,7 @@ pub fn hostile_ipam(answer: &[u8]) {
     };
     let _refused = result.machine_routes().err();
     let interfaces = result.interfaces.len();
-    let joined = result.clone().and(result);
+    let joined = result.clone().merged_with(result);
     assert_eq!(joined.interfaces.len(), 2 * interfaces);
     for version in CniVersion::ALL {
         let written = serde_json::to_vec(&joined.clone().in_version(version));

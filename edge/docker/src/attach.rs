@@ -2,7 +2,7 @@
 //! again after the machine has lost the guest.
 
 use crate::api::Id;
-use crate::driver::{RemoteDriver, SharedEndpoint, locked, report};
+use crate::driver::{RemoteDriver, SharedEndpoint, locked, log_failure};
 use crate::record::{AttachedInterface, EndpointRecord};
 use cni::attachment::{Attachment, MachineInfo, machine_info};
 use cni::namespace::find;
@@ -44,7 +44,7 @@ impl RemoteDriver {
                 match driver.attach_if_moved(&id, &mut endpoint, None) {
                     Ok(AttachState::Attached) => return,
                     Ok(AttachState::Absent | AttachState::Awaited) => {}
-                    Err(error) => return report("a container has no network yet", Err(error)),
+                    Err(error) => return log_failure("a container has no network yet", Err(error)),
                 }
                 drop(endpoint);
                 thread::sleep(CHECK_INTERVAL);
@@ -128,7 +128,7 @@ impl RemoteDriver {
         if joined.placed.as_ref() != Some(&placed) {
             joined.placed = Some(placed);
             let stored = self.stored_endpoints.put(id, endpoint);
-            report("the record of an attached endpoint is old", stored);
+            log_failure("the record of an attached endpoint is old", stored);
         }
     }
 }

@@ -108,13 +108,13 @@ impl RemoteDriver {
     /// Removes an endpoint, and everything that was made for it.
     pub(crate) fn forget(&self, id: &Id, slot: &SharedEndpoint) {
         self.release(id, &mut locked(slot));
-        report("cannot remove a record", self.stored_endpoints.remove(id));
+        log_failure("cannot remove a record", self.stored_endpoints.remove(id));
         locked(&self.slots).remove(id);
     }
 }
 
 /// Logs a failure of a step that nothing else depends on.
-pub(crate) fn report<E: std::fmt::Display>(what: &str, done: Result<(), E>) {
+pub(crate) fn log_failure<E: std::fmt::Display>(what: &str, done: Result<(), E>) {
     if let Err(error) = done {
         eprintln!("grantway-docker: {what}: {error}");
     }

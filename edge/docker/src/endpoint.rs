@@ -1,7 +1,7 @@
 //! Executes calls about endpoints, and undoes them.
 
 use crate::api::{CreateEndpoint, EndpointCall, Id, Join, ProgramExternalConnectivity};
-use crate::driver::{RemoteDriver, locked, report};
+use crate::driver::{RemoteDriver, locked, log_failure};
 use crate::network::unknown;
 use crate::ports::published;
 use crate::record::{EndpointRecord, JoinedContainer};
@@ -128,12 +128,12 @@ impl RemoteDriver {
         let mut endpoint = locked(&slot);
         self.release(id, &mut endpoint);
         let stored = self.stored_endpoints.put(id, &*endpoint);
-        report("the record of a left endpoint is old", stored);
+        log_failure("the record of a left endpoint is old", stored);
     }
 
     /// Publishes ports. Attaches the guest first if the container exists already, so that Docker
     /// learns of a failure.
-    pub(crate) fn program(&self, call: &ProgramExternalConnectivity) -> Result<(), String> {
+    pub(crate) fn publish_ports(&self, call: &ProgramExternalConnectivity) -> Result<(), String> {
         let id = &call.endpoint;
         let missing = || format!("the endpoint {} is unknown to the driver", id.short(12));
         let slot = self.slot(id).ok_or_else(missing)?;
@@ -157,14 +157,14 @@ impl RemoteDriver {
     }
 
     /// Withdraws ports. Succeeds if none are published.
-    pub(crate) fn revoke(&self, call: &EndpointCall) {
+    pub(crate) fn unpublish_ports(&self, call: &EndpointCall) {
         let id = &call.endpoint;
         let Some(slot) = self.slot(id) else { return };
         let mut endpoint = locked(&slot);
         self.withdraw(id, &mut endpoint);
         endpoint.is_gateway = false;
         let stored = self.stored_endpoints.put(id, &*endpoint);
-        report("the record of withdrawn ports is old", stored);
+        log_failure("the record of withdrawn ports is old", stored);
     }
 
     /// Withdraws the published ports of an endpoint.
@@ -172,7 +172,7 @@ impl RemoteDriver {
         let ports = std::mem::take(&mut endpoint.ports);
         let attachment = self.attachment(id, endpoint);
         let closed = attachment.and_then(|attachment| attachment.close(&ports));
-        report("published ports stay", closed);
+        log_failure("published ports stay", closed);
     }
 
     /// Undoes everything that was done for the container of an endpoint.
@@ -184,14 +184,14 @@ impl RemoteDriver {
         };
         if let Some(placed) = joined.placed {
             let detached = attachment.and_then(|attachment| attachment.detach());
-            report("a guest stays attached", detached);
+            log_failure("a guest stays attached", detached);
             // Without a machine, the interface still exists, and Docker would move it back.
             let tap = owned(placed.ifname, Some(joined.sandbox), &joined.owner);
             let _absent = netdev::remove(&tap, None, &[]);
         }
         let tap = owned(tap_name(id), None, &joined.owner);
         let removed = netdev::remove(&tap, None, &[]);
-        report("an interface stays", removed);
+        log_failure("an interface stays", removed);
     }
 
     /// Returns the configuration of an endpoint's network, in CNI's form.

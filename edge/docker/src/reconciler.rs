@@ -3,7 +3,7 @@
 
 use crate::api::Id;
 use crate::attach::AttachState;
-use crate::driver::{RemoteDriver, SharedEndpoint, report};
+use crate::driver::{RemoteDriver, SharedEndpoint, log_failure};
 use cni::attachment::{MachineInfo, machine_info};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn reconcile_endpoint(
                 .retry
                 .map_or(ROUND, |(pause, _)| PAUSE_MAX.min(2 * pause));
             history.retry = Some((pause, Instant::now() + pause));
-            report("a container has no network", Err(error));
+            log_failure("a container has no network", Err(error));
         }
     }
     if history.absent >= absent_max {

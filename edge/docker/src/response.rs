@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Returns the answer of a call, or `None` if the driver has no call of this name.
-pub(crate) fn answered(driver: &Arc<RemoteDriver>, name: &str, body: &[u8]) -> Option<Value> {
+pub(crate) fn handle_call(driver: &Arc<RemoteDriver>, name: &str, body: &[u8]) -> Option<Value> {
     let nothing = |()| json!({});
     let done = match name {
         "Plugin.Activate" => Ok(json!({ "Implements": ["NetworkDriver"] })),
@@ -35,11 +35,12 @@ pub(crate) fn answered(driver: &Arc<RemoteDriver>, name: &str, body: &[u8]) -> O
         "NetworkDriver.Leave" => argument(body).map(|call| driver.leave(&call)).map(nothing),
         "NetworkDriver.ProgramExternalConnectivity" => {
             let call = argument(body);
-            call.and_then(|call| driver.program(&call)).map(nothing)
+            call.and_then(|call| driver.publish_ports(&call))
+                .map(nothing)
         }
-        "NetworkDriver.RevokeExternalConnectivity" => {
-            argument(body).map(|call| driver.revoke(&call)).map(nothing)
-        }
+        "NetworkDriver.RevokeExternalConnectivity" => argument(body)
+            .map(|call| driver.unpublish_ports(&call))
+            .map(nothing),
         "NetworkDriver.EndpointOperInfo" => Ok(json!({ "Value": {} })),
         // These calls announce other nodes, which a driver with local scope ignores.
         "NetworkDriver.DiscoverNew" | "NetworkDriver.DiscoverDelete" => Ok(json!({})),

@@ -2,7 +2,7 @@
 
 use crate::driver::RemoteDriver;
 use crate::http::{BODY_MAX, HEAD_MAX, ParsedRequest, answer, parse};
-use crate::response::answered;
+use crate::response::handle_call;
 use serde_json::json;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -56,7 +56,7 @@ fn serve_one(mut stream: UnixStream, driver: &Arc<RemoteDriver>) -> io::Result<(
         ParsedRequest::Rejected { status, why } => {
             answer(status, &json!({ "Err": why }).to_string())
         }
-        ParsedRequest::Call { name, body } => match answered(driver, name, body) {
+        ParsedRequest::Call { name, body } => match handle_call(driver, name, body) {
             Some(said) => answer("200 OK", &said.to_string()),
             None => answer(
                 "404 Not Found",

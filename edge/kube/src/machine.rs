@@ -3,7 +3,7 @@
 
 use crate::rule::PodRules;
 use abi::machine::{ConfigValue, ControlRequest};
-use abi::reload::RulesChanged;
+use abi::reload::RulesReply;
 use client::{Error, send_request};
 use std::collections::BTreeMap;
 use std::fs;
@@ -154,7 +154,7 @@ impl NodeMachine {
         set
     }
 
-    fn replace(&self, guest: &str, rules: &PodRules) -> Result<RulesChanged, Error> {
+    fn replace(&self, guest: &str, rules: &PodRules) -> Result<RulesReply, Error> {
         let guest = ConfigValue::Section(BTreeMap::from([
             ("name".to_owned(), ConfigValue::Text(guest.to_owned())),
             ("vif".to_owned(), ConfigValue::List(vec![rules.section()])),

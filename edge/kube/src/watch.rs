@@ -58,7 +58,7 @@ pub(crate) enum ClusterChange {
 
 /// The receiver of changes no longer exists.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NoReceiver;
+pub(crate) struct ReceiverClosed;
 
 /// Reason for the end of a list or a watch.
 enum WatchEnd {
@@ -68,7 +68,7 @@ enum WatchEnd {
     Expired,
     /// An answer that is an error, or cannot be decoded.
     Answer(String),
-    NoReceiver,
+    ReceiverClosed,
 }
 
 impl From<io::Error> for WatchEnd {
@@ -86,13 +86,17 @@ impl fmt::Display for WatchEnd {
             Self::Connection(error) => error.fmt(f),
             Self::Expired => f.write_str("the server no longer has the version"),
             Self::Answer(why) => f.write_str(why),
-            Self::NoReceiver => f.write_str("no receiver"),
+            Self::ReceiverClosed => f.write_str("no receiver"),
         }
     }
 }
 
 /// Sends all objects of a kind and their changes. Returns when the receiver no longer exists.
-pub(crate) fn follow(server: &ApiServer, kind: Kind, to: &SyncSender<ClusterChange>) -> NoReceiver {
+pub(crate) fn follow(
+    server: &ApiServer,
+    kind: Kind,
+    to: &SyncSender<ClusterChange>,
+) -> ReceiverClosed {
     let mut follower = Follower {
         server,
         kind,
@@ -102,8 +106,8 @@ pub(crate) fn follow(server: &ApiServer, kind: Kind, to: &SyncSender<ClusterChan
         reported: None,
     };
     loop {
-        if let Err(NoReceiver) = follower.round() {
-            return NoReceiver;
+        if let Err(ReceiverClosed) = follower.round() {
+            return ReceiverClosed;
         }
     }
 }
@@ -122,7 +126,7 @@ struct Follower<'a> {
 
 impl Follower<'_> {
     /// Lists or watches once; pauses after a failure.
-    fn round(&mut self) -> Result<(), NoReceiver> {
+    fn round(&mut self) -> Result<(), ReceiverClosed> {
         let began = Instant::now();
         let before = self.version.clone();
         let end = match &before {
@@ -144,7 +148,7 @@ impl Follower<'_> {
             // The server ends each watch after a time.
             Ok(()) if is_good => return Ok(()),
             Ok(()) => {}
-            Err(WatchEnd::NoReceiver) => return Err(NoReceiver),
+            Err(WatchEnd::ReceiverClosed) => return Err(ReceiverClosed),
             Err(WatchEnd::Expired) => self.version = None,
             Err(end) => {
                 if matches!(end, WatchEnd::Answer(_)) {
@@ -162,15 +166,15 @@ impl Follower<'_> {
         Ok(())
     }
 
-    fn note(&self, text: String) -> Result<(), NoReceiver> {
+    fn note(&self, text: String) -> Result<(), ReceiverClosed> {
         let note = format!("{}: {text}", self.kind.path());
         self.to
             .send(ClusterChange::Note(note))
-            .map_err(|_| NoReceiver)
+            .map_err(|_| ReceiverClosed)
     }
 
     fn send(&self, change: ClusterChange) -> Result<(), WatchEnd> {
-        self.to.send(change).map_err(|_| WatchEnd::NoReceiver)
+        self.to.send(change).map_err(|_| WatchEnd::ReceiverClosed)
     }
 
     /// Requests all objects, a page at a time.
@@ -192,7 +196,7 @@ impl Follower<'_> {
                     Ok(object) => all.push(object),
                     Err(why) => {
                         named(self.kind, object).map_err(WatchEnd::Answer)?;
-                        self.note(why).map_err(|_| WatchEnd::NoReceiver)?;
+                        self.note(why).map_err(|_| WatchEnd::ReceiverClosed)?;
                     }
                 }
             }
@@ -223,7 +227,7 @@ impl Follower<'_> {
         let mut events = BufReader::new(accepted(status, body)?);
         if self.reported.take().is_some() {
             self.note("the API server answers again".to_owned())
-                .map_err(|_| WatchEnd::NoReceiver)?;
+                .map_err(|_| WatchEnd::ReceiverClosed)?;
         }
         let mut line = Vec::new();
         loop {
@@ -252,7 +256,7 @@ impl Follower<'_> {
                 Ok((name, object)) => self.send(ClusterChange::Put(name, object))?,
                 Err(why) => {
                     let (name, _) = named(self.kind, object).map_err(WatchEnd::Answer)?;
-                    self.note(why).map_err(|_| WatchEnd::NoReceiver)?;
+                    self.note(why).map_err(|_| WatchEnd::ReceiverClosed)?;
                     self.send(ClusterChange::Removed(self.kind, name))?;
                 }
             },

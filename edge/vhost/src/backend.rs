@@ -6,7 +6,7 @@ use crate::features::Offer;
 use crate::link::VmLink;
 use crate::queue::RingError;
 use crate::socket;
-use crate::system::System;
+use crate::system::VhostSystem;
 use net::packet::Mac;
 use net::packet::announce::reverse_request;
 use rustix::io::Errno;
@@ -93,7 +93,7 @@ pub(crate) struct BackendCounters {
     pub(crate) broken_rings: u64,
 }
 
-impl<S: System> VhostBackend<S> {
+impl<S: VhostSystem> VhostBackend<S> {
     /// Returns a back end without a connection; `print` prints a line on the shim's console.
     #[must_use]
     pub fn new(

@@ -4,12 +4,12 @@ use crate::ProtocolError;
 use crate::control::ControlQueue;
 use crate::features::{CONFIG_BYTES, Offer, VirtioFeatures, protocol, virtio};
 use crate::log::DirtyLog;
-use crate::memory::{Description, REGIONS_MAX, VmMemory};
+use crate::memory::{REGIONS_MAX, RegionDescription, VmMemory};
 use crate::message::{CONFIG_CHANGED, FDS_MAX, VhostMessage, reply};
 use crate::queue::{RingAddresses, RingError, SIZE_MAX};
 use crate::request::VhostRequest;
 use crate::socket::{VmmSocket, nonblocking};
-use crate::system::System;
+use crate::system::VhostSystem;
 use crate::vring::Vring;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -93,7 +93,7 @@ impl VmmConnection {
     }
 
     /// Answers pending requests. Returns whether it found any.
-    pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, ProtocolError> {
+    pub(crate) fn serve(&mut self, system: &mut dyn VhostSystem) -> Result<bool, ProtocolError> {
         for answered in 0..MESSAGES_PER_TURN {
             // The log is checked first because an answer may report that a ring has stopped.
             self.memory.check_log()?;
@@ -125,7 +125,7 @@ impl VmmConnection {
     }
 
     /// Closes the connection and releases its resources.
-    pub(crate) fn close(mut self, system: &mut dyn System) {
+    pub(crate) fn close(mut self, system: &mut dyn VhostSystem) {
         for vring in &mut self.vrings {
             vring.stop(system);
         }
@@ -137,7 +137,7 @@ impl VmmConnection {
     fn answer(
         &mut self,
         message: &mut VhostMessage,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<RequestOutcome, ProtocolError> {
         match message.header.request {
             VhostRequest::GetFeatures => return Ok(RequestOutcome::u64(self.offer.features())),
@@ -197,7 +197,7 @@ impl VmmConnection {
     fn answer_for_ring(
         &mut self,
         message: &mut VhostMessage,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<RequestOutcome, ProtocolError> {
         let request = message.header.request;
         let number = match request {
@@ -252,7 +252,7 @@ impl VmmConnection {
             _ => vring.set_err(ring_fd(message)?)?,
         }
         vring.refresh(memory, *features);
-        match vring.is_lost(memory) {
+        match vring.lacks_memory(memory) {
             true => Err(ProtocolError::RingAddress(at)),
             false => Ok(RequestOutcome::Done),
         }
@@ -284,7 +284,7 @@ impl VmmConnection {
     }
 
     /// Stops all rings and discards the negotiated features.
-    fn reset(&mut self, system: &mut dyn System) {
+    fn reset(&mut self, system: &mut dyn VhostSystem) {
         for vring in &mut self.vrings {
             vring.stop(system);
             vring.enabled = false;
@@ -298,7 +298,7 @@ impl VmmConnection {
     fn set_mem_table(
         &mut self,
         message: &mut VhostMessage,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<(), ProtocolError> {
         let count = message.u32(0)? as usize;
         if count > FDS_MAX {
@@ -310,9 +310,9 @@ impl VmmConnection {
         message.fds(count)?;
         // Monitors pad the table, so the number of regions determines its length.
         let regions = (0..count).map(|n| region(message, TABLE_HEADER + n * REGION_BYTES));
-        let regions: Vec<Description> = regions.collect::<Result<_, _>>()?;
+        let regions: Vec<RegionDescription> = regions.collect::<Result<_, _>>()?;
         // QEMU sends the same table for every queue pair.
-        if self.memory.is(&regions) {
+        if self.memory.has_regions(&regions) {
             return Ok(());
         }
         self.memory.clear(system);
@@ -326,7 +326,7 @@ impl VmmConnection {
     fn set_log_base(
         &mut self,
         message: &mut VhostMessage,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<RequestOutcome, ProtocolError> {
         let (bytes, offset) = (message.u64(0)?, message.u64(8)?);
         let file = message.fd()?;
@@ -429,8 +429,8 @@ impl VmmConnection {
 }
 
 /// Returns the region at an offset of a payload.
-fn region(message: &VhostMessage, at: usize) -> Result<Description, ProtocolError> {
-    Ok(Description {
+fn region(message: &VhostMessage, at: usize) -> Result<RegionDescription, ProtocolError> {
+    Ok(RegionDescription {
         gpa: message.u64(at)?,
         bytes: message.u64(at + 8)?,
         uva: message.u64(at + 16)?,

@@ -78,7 +78,7 @@ impl ControlQueue {
         let Some(place) = place else { return 0 };
         match place.span.take(1).write(&[answer]) {
             Ok(()) => {
-                memory.wrote(place.gpa, 1);
+                memory.log_write(place.gpa, 1);
                 1
             }
             Err(shmem::Fault) => 0,

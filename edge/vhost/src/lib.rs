@@ -55,4 +55,4 @@ pub use device::QueueDevice;
 pub use features::Offer;
 pub use link::DOWN_AFTER_NS;
 pub use protocol_error::ProtocolError;
-pub use system::System;
+pub use system::VhostSystem;

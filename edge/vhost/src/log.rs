@@ -1,7 +1,7 @@
 //! The log of written pages, which a live migration reads.
 
 use crate::ProtocolError;
-use crate::system::System;
+use crate::system::VhostSystem;
 use abi::PAGE;
 use shmem::Span;
 use std::os::fd::BorrowedFd;
@@ -26,7 +26,7 @@ impl DirtyLog {
         offset: u64,
         bytes: u64,
         bytes_max: u64,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<Self, ProtocolError> {
         let page = PAGE as u64;
         let start = offset - offset % page;
@@ -49,7 +49,7 @@ impl DirtyLog {
     }
 
     /// Unmaps the log.
-    pub(crate) fn unmap(self, system: &mut dyn System) {
+    pub(crate) fn unmap(self, system: &mut dyn VhostSystem) {
         system.unmap(self.mapped);
     }
 

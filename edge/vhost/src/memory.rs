@@ -2,7 +2,7 @@
 
 use crate::ProtocolError;
 use crate::log::DirtyLog;
-use crate::system::System;
+use crate::system::VhostSystem;
 use abi::PAGE;
 use shmem::Span;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ pub const REGIONS_MAX: usize = 32;
 
 /// A region of memory as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct RegionDescription {
     /// First guest physical address.
     pub gpa: u64,
     /// Bytes.
@@ -24,7 +24,7 @@ pub struct Description {
     pub offset: u64,
 }
 
-impl Description {
+impl RegionDescription {
     /// Returns whether the region is not empty, consists of whole pages, and does not wrap.
     fn is_sound(&self) -> bool {
         let page = PAGE as u64;
@@ -46,7 +46,7 @@ impl Description {
 
 #[derive(Clone, Copy, Debug)]
 struct VmRegion {
-    description: Description,
+    description: RegionDescription,
     span: Span,
 }
 
@@ -75,11 +75,11 @@ impl VmMemory {
     }
 
     /// Returns whether exactly these regions are mapped.
-    pub(crate) fn is(&self, regions: &[Description]) -> bool {
+    pub(crate) fn has_regions(&self, regions: &[RegionDescription]) -> bool {
         self.regions.len() == regions.len() && regions.iter().all(|region| self.has(region))
     }
 
-    fn has(&self, region: &Description) -> bool {
+    fn has(&self, region: &RegionDescription) -> bool {
         self.regions
             .iter()
             .any(|known| known.description == *region)
@@ -93,16 +93,16 @@ impl VmMemory {
     /// it.
     pub fn add(
         &mut self,
-        region: Description,
+        region: RegionDescription,
         file: BorrowedFd<'_>,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> Result<(), ProtocolError> {
         if self.has(&region) {
             return Ok(());
         }
         let overlaps = |known: &VmRegion| known.description.overlaps(&region);
         if !region.is_sound() || self.regions.iter().any(overlaps) {
-            let Description { gpa, bytes, .. } = region;
+            let RegionDescription { gpa, bytes, .. } = region;
             return Err(ProtocolError::Region { gpa, bytes });
         }
         let sizes = self.regions.iter().map(|known| known.description.bytes);
@@ -125,7 +125,7 @@ impl VmMemory {
     }
 
     /// Unmaps a region, if it is mapped.
-    pub fn remove(&mut self, region: &Description, system: &mut dyn System) {
+    pub fn remove(&mut self, region: &RegionDescription, system: &mut dyn VhostSystem) {
         // The offset is ignored, because a front end need not repeat it.
         let is_it = |known: &VmRegion| {
             let known = known.description;
@@ -137,14 +137,14 @@ impl VmMemory {
     }
 
     /// Unmaps all regions, but keeps the log.
-    pub fn clear(&mut self, system: &mut dyn System) {
+    pub fn clear(&mut self, system: &mut dyn VhostSystem) {
         for region in self.regions.drain(..) {
             system.unmap(region.span);
         }
     }
 
     /// Replaces the log.
-    pub fn set_log(&mut self, log: Option<DirtyLog>, system: &mut dyn System) {
+    pub fn set_log(&mut self, log: Option<DirtyLog>, system: &mut dyn VhostSystem) {
         if let Some(old) = std::mem::replace(&mut self.log, log) {
             old.unmap(system);
         }
@@ -197,7 +197,7 @@ impl VmMemory {
 
     /// Logs a write of `bytes` bytes at an address, if logging is active.
     #[inline]
-    pub fn wrote(&self, gpa: u64, bytes: usize) {
+    pub fn log_write(&self, gpa: u64, bytes: usize) {
         if self.logs {
             self.mark(gpa, bytes);
         }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 /// Maps memory of the virtual machine, and waits for descriptors of its monitor. No method is
 /// called per frame.
-pub trait System {
+pub trait VhostSystem {
     /// Maps `bytes` bytes of `file` starting at `offset`, shared and writable. Both numbers are
     /// multiples of the page size. The caller closes `file` afterwards. Pages beyond the end of the
     /// file fault, even if the file is truncated later.

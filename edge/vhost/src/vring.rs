@@ -5,7 +5,7 @@ use crate::features::{VirtioFeatures, virtio};
 use crate::memory::VmMemory;
 use crate::queue::{RingAddresses, RingError, SplitRing};
 use crate::socket::nonblocking;
-use crate::system::System;
+use crate::system::VhostSystem;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A ring. It runs while it has a size, addresses and a kick descriptor, and is enabled.
@@ -55,7 +55,7 @@ impl Vring {
     }
 
     /// Returns whether the ring cannot run only because its memory is not mapped.
-    pub(crate) fn is_lost(&self, memory: &VmMemory) -> bool {
+    pub(crate) fn lacks_memory(&self, memory: &VmMemory) -> bool {
         let is_set_up = self.kick.is_some() && self.addresses.is_some();
         is_set_up
             && self.enabled
@@ -74,7 +74,7 @@ impl Vring {
     pub(crate) fn set_kick(
         &mut self,
         kick: Option<OwnedFd>,
-        system: &mut dyn System,
+        system: &mut dyn VhostSystem,
     ) -> std::io::Result<()> {
         if let Some(old) = self.kick.take() {
             system.unwatch(old.as_fd());
@@ -122,7 +122,7 @@ impl Vring {
     }
 
     /// Stops the ring; returns the index at which it resumes.
-    pub(crate) fn stop(&mut self, system: &mut dyn System) -> u16 {
+    pub(crate) fn stop(&mut self, system: &mut dyn VhostSystem) -> u16 {
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();
         }

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::AsFd;
-use vhost_edge::memory::{Description, VmMemory};
+use vhost_edge::memory::{RegionDescription, VmMemory};
 use vhost_edge::queue::{CopyDirection, DescriptorChain, RingAddresses, SplitRing};
 use vhost_edge::testing::front::{GPA, RING_BYTES, UVA};
 use vhost_edge::testing::{FrontEnd, ProcessSystem};
@@ -66,7 +66,7 @@ impl Both {
 
         let mut memory = VmMemory::new(1 << 30);
         let [gpa, bytes, uva, offset] = fronts[0].region();
-        let region = Description {
+        let region = RegionDescription {
             gpa,
             bytes,
             uva,

@@ -5,7 +5,7 @@
 
 use crate::hypercall_counters::HypercallCounters;
 use abi::machine::{
-    ControlError, ControlRequest, DomainReport, DomainStatus, Program, Relayed, Status,
+    ControlError, ControlRequest, DomainReport, DomainStatus, Program, RelayReply, Status,
 };
 use nix::sys::socket::{getsockopt, sockopt};
 use runtime::mailbox::MailboxClient;
@@ -61,11 +61,11 @@ pub struct ControlServer {
     /// The user who started the process. Only this user and root may send requests.
     pub user: u32,
     /// The driver's memory.
-    pub home: DomainMemory,
+    pub memory: DomainMemory,
     /// The driver's doorbell.
-    pub bell: OwnedFd,
+    pub doorbell: OwnedFd,
     /// The driver's hypercalls.
-    pub tally: Arc<HypercallCounters>,
+    pub counters: Arc<HypercallCounters>,
 }
 
 impl ControlServer {
@@ -77,7 +77,7 @@ impl ControlServer {
     pub fn start(self, listener: UnixListener) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("control".to_owned());
         let begun = Instant::now();
-        let mut asker = MailboxClient::new(&self.home);
+        let mut asker = MailboxClient::new(&self.memory);
         thread
             .spawn(move || {
                 for client in listener.incoming() {
@@ -110,7 +110,7 @@ impl ControlServer {
                 let reply = asker.request(request.as_bytes(), || self.ring());
                 reply.map(|reply| {
                     let reply = String::from_utf8_lossy(&reply).into_owned();
-                    json!(Relayed { reply })
+                    json!(RelayReply { reply })
                 })
             }
             Ok(ControlRequest::Relay { domain, .. }) => {
@@ -144,12 +144,12 @@ impl ControlServer {
     }
 
     fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
     fn driver(&self) -> DomainReport {
         let asked =
-            |of: fn(&HypercallCount) -> u64| self.tally.counts().map(|asked| of(&asked)).sum();
+            |of: fn(&HypercallCount) -> u64| self.counters.counts().map(|asked| of(&asked)).sum();
         DomainReport {
             name: DRIVER.to_owned(),
             id: 0,

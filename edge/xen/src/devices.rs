@@ -137,7 +137,7 @@ fn open_socket(xdp: &Xdp, frames: Area, rings: ForeignWindow) -> Result<XdpDevic
         let place = rings.part(slot as usize, ring.pages as usize);
         let place = place.ok_or("the driver domain has too few slots")?;
         let offset = u64::from(ring.page) * PAGE as u64;
-        place.show(socket.as_fd(), offset, PageRights::ReadWrite)?;
+        place.map_device(socket.as_fd(), offset, PageRights::ReadWrite)?;
     }
     Ok(wire.bind_socket(socket)?)
 }

@@ -7,7 +7,7 @@ use crate::grants::{GrantCopy, GrantMap};
 use crate::interfaces::InterfaceId;
 use crate::journals::ConnectionId;
 use crate::netif::control::TakenRequest;
-use crate::netif::features::{FrontendChoice, FrontendQueue, QUEUES_MAX, offered};
+use crate::netif::features::{FrontendChoice, FrontendQueue, QUEUES_MAX, backend_offer};
 use crate::platform::{QueueResourceList, RINGS, Xen};
 use abi::{ConnId, GrantRef};
 use driver::vifs::hashing::Hashing;
@@ -132,7 +132,7 @@ struct Connecting {
 
 impl GuestAccess for XenGuestAccess {
     fn record(&self, _: bool) -> BackRecord {
-        offered(self.xen.offloads)
+        backend_offer(self.xen.offloads)
     }
 
     fn open(

@@ -3,9 +3,9 @@
 //! The toolstack creates a directory below `backend/vif` for each interface of each guest. This
 //! module does not handle grants and events; [`crate::platform`] adds these.
 
-use crate::netif::features::{FrontendChoice, FrontendError, back_nodes, chosen};
+use crate::netif::features::{FrontendChoice, FrontendError, back_nodes, read_choice};
 use crate::netif::settings::InterfaceSettings;
-use crate::netif::states::{FirstAction, first, of_node, shown};
+use crate::netif::states::{FirstAction, first_action, parse_state, published_state};
 use crate::store::{Store, StoreChannel, StoreError};
 use abi::{ConnId, XenbusState};
 use nic::rate::TokenBucket;
@@ -187,7 +187,7 @@ impl<C: StoreChannel> Interfaces<C> {
     /// Returns whether [`Interfaces::read_changes`] or [`Interfaces::next_change`] would find
     /// anything, without a request to the xenstore.
     #[must_use]
-    pub fn has_news(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         self.all_stale || !self.news.is_empty() || self.store.has_events()
     }
 
@@ -236,11 +236,11 @@ impl<C: StoreChannel> Interfaces<C> {
             return conn.map_or(Ok(()), |conn| self.remove(conn));
         };
         let own = self.store.read(&format!("{backend}/state"))?;
-        let own = of_node(own.as_deref());
+        let own = parse_state(own.as_deref());
         let online = self.store.read(&format!("{backend}/online"))?;
         let online = online.is_none_or(|online| online.trim() != "0");
         let front = self.store.read(&format!("{frontend}/state"))?;
-        let front = of_node(front.as_deref());
+        let front = parse_state(front.as_deref());
         let groups = self.store.read(&format!("{frontend}/{CHOOSES_GROUPS}"))?;
         let chooses_groups = groups.is_some_and(|groups| is_set(&groups));
         if let Some(conn) = conn {
@@ -256,7 +256,7 @@ impl<C: StoreChannel> Interfaces<C> {
             }
             return Ok(());
         }
-        match first(own, online) {
+        match first_action(own, online) {
             FirstAction::Nothing => Ok(()),
             FirstAction::Finish if own == XenbusState::Closed => Ok(()),
             FirstAction::Finish => self.finish(&backend, !online),
@@ -335,9 +335,9 @@ impl<C: StoreChannel> Interfaces<C> {
     /// Returns the other end's state as the driver sees it, or `None` if the connection does not
     /// exist.
     #[must_use]
-    pub fn shown(&self, conn: ConnId) -> Option<XenbusState> {
+    pub fn published_state(&self, conn: ConnId) -> Option<XenbusState> {
         let served = self.get(conn)?;
-        Some(shown(served.own, served.ending, served.front))
+        Some(published_state(served.own, served.ending, served.front))
     }
 
     /// Reads the frontend's choices.
@@ -353,7 +353,7 @@ impl<C: StoreChannel> Interfaces<C> {
         let store = &mut self.store;
         let frontend = &served.frontend;
         let node = |name: &str| store.read(&format!("{frontend}/{name}")).ok()?;
-        served.chosen = Some(chosen(served.settings.mac, node)?);
+        served.chosen = Some(read_choice(served.settings.mac, node)?);
         Ok(served.chosen.as_ref())
     }
 

@@ -114,7 +114,7 @@ impl Journals {
             .open(path)?;
         file.set_len(bytes as u64)?;
         let memory =
-            ForeignWindow::new(bytes / PAGE)?.show(file.as_fd(), 0, PageRights::ReadWrite)?;
+            ForeignWindow::new(bytes / PAGE)?.map_device(file.as_fd(), 0, PageRights::ReadWrite)?;
         Ok(Self::over(memory))
     }
 

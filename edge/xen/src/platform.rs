@@ -115,8 +115,8 @@ impl Xen {
     }
 
     /// Returns whether [`Guests::changes`] has unreported changes.
-    pub(crate) fn has_news(&self) -> bool {
-        self.interfaces.borrow().has_news()
+    pub(crate) fn has_changes(&self) -> bool {
+        self.interfaces.borrow().has_changes()
     }
 
     /// Returns the time until the xenstore must be read again even without an event, if it must.
@@ -176,7 +176,7 @@ impl Xen {
 impl Platform for Xen {
     fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>> {
         let mut interfaces = self.interfaces.borrow_mut();
-        let Some(state) = interfaces.shown(conn) else {
+        let Some(state) = interfaces.published_state(conn) else {
             return Ok(None);
         };
         let Some(served) = interfaces.get(conn) else {

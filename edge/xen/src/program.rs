@@ -106,12 +106,12 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
 
     let bus = XenBus::open()?;
     let store = bus.as_fd().try_clone_to_owned()?;
-    let tally = Arc::new(HypercallCounters::default());
-    let evtchn = Rc::new(Evtchn::open(Arc::clone(&tally))?);
-    let gntdev = Gntdev::open(Arc::clone(&tally))?;
+    let counters = Arc::new(HypercallCounters::default());
+    let evtchn = Rc::new(Evtchn::open(Arc::clone(&counters))?);
+    let gntdev = Gntdev::open(Arc::clone(&counters))?;
     let journals = Journals::open(&beside(socket))?;
-    let home = home(&domain)?;
-    let devices = XenDevices::open(&domain, home.frames);
+    let memory = home(&domain)?;
+    let devices = XenDevices::open(&domain, memory.frames);
     let devices = devices.map_err(|why| XenStartError::Text(why.to_string()))?;
     give_up_rights()?;
 
@@ -122,25 +122,25 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
         journals,
         gntdev,
         Rc::clone(&evtchn),
-        Arc::clone(&tally),
+        Arc::clone(&counters),
         devices,
         &driver,
     )?;
     let xen = Rc::new(xen);
-    let info = home.info.span();
+    let info = memory.info.span();
     let nics: Vec<BorrowedFd<'_>> = waits_for.iter().map(AsFd::as_fd).collect();
-    let (waiter, bell) = XenWaiter::new(Rc::clone(&xen), evtchn, store, &nics, info)?;
+    let (waiter, doorbell) = XenWaiter::new(Rc::clone(&xen), evtchn, store, &nics, info)?;
     let server = ControlServer {
         name,
         user,
-        home,
-        bell,
-        tally,
+        memory,
+        doorbell,
+        counters,
     };
     server.start(listener)?;
     let platform: Rc<Xen> = Rc::clone(&xen);
     let started = Started {
-        domain_memory: home,
+        domain_memory: memory,
         platform,
         calls: Rc::new(RefCell::new(Calls::unavailable())),
         waiter,

@@ -154,7 +154,7 @@ impl Wait for XenWaiter {
         PendingWork {
             connections: self.store_ready.replace(false)
                 | self.control_ready.replace(false)
-                | self.xen.has_news()
+                | self.xen.has_changes()
                 | self.is_due(),
             requests,
         }
@@ -164,7 +164,7 @@ impl Wait for XenWaiter {
         self.store_ready.get()
             || self.control_ready.get()
             || self.xen.control_rings.have_work()
-            || self.xen.has_news()
+            || self.xen.has_changes()
             || self.is_due()
             || self.asked()
     }

@@ -17,14 +17,16 @@ fn hides_in_vain() {
     let window = ForeignWindow::new(1).unwrap();
     let page = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&page, window.span().len() as u64).unwrap();
-    let span = window.show(page.as_fd(), 0, PageRights::ReadWrite).unwrap();
+    let span = window
+        .map_device(page.as_fd(), 0, PageRights::ReadWrite)
+        .unwrap();
     assert!(span.store_u32(0, 7).is_ok());
     let nothing = Rlimit {
         current: Some(0),
         maximum: None,
     };
     setrlimit(Resource::As, nothing).unwrap();
-    window.hide();
+    window.unmap();
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub fn bridge(bytes: &[u8]) {
         let verdict = bridge.forward(&frame, frame.len(), in_port, 0);
         let outs: Vec<usize> = match verdict {
             Verdict::Unicast(port) => vec![port],
-            Verdict::Many(set) => set.iter().collect(),
+            Verdict::Multiple(set) => set.iter().collect(),
             Verdict::Drop(_) => Vec::new(),
         };
         if outs.is_empty() {

@@ -1,6 +1,6 @@
 //! Lines of JSON from any client of a socket or a mailbox.
 
-use abi::machine::{Audit, ControlError, ControlRequest, Machine, Relayed, Status};
+use abi::machine::{Audit, ControlError, ControlRequest, Machine, RelayReply, Status};
 use abi::mailbox::MailboxRequest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ pub fn control(bytes: &[u8]) {
         round_trips::<MailboxRequest>(line);
         round_trips::<Status>(line);
         round_trips::<Audit>(line);
-        round_trips::<Relayed>(line);
+        round_trips::<RelayReply>(line);
         round_trips::<ControlError>(line);
     }
 }

@@ -127,11 +127,11 @@ fn nodes(input: &mut Input<'_>) {
     if let Ok(settings) = InterfaceSettings::of(&mut value) {
         assert_eq!(settings.mac[0] & 1, 0, "a group's address");
     }
-    if let Ok(chosen) = features::chosen([2, 0, 0, 0, 0, 1], &mut value) {
+    if let Ok(chosen) = features::read_choice([2, 0, 0, 0, 0, 1], &mut value) {
         let queues = chosen.queues.len();
         assert!((1..=features::QUEUES_MAX).contains(&queues), "{queues}");
     }
-    let _state = states::of_node(value("state").as_deref());
+    let _state = states::parse_state(value("state").as_deref());
 }
 
 /// Grants pages with contents from the input.

@@ -36,7 +36,7 @@ pub fn side(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
 
 /// Returns a side that carries segments.
 #[must_use]
-pub fn side_with_segments(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
+pub fn tap_end_with_segments(ifname: &str, netns: &Path, address: Option<String>) -> Tap {
     Tap {
         vnet_header: true,
         checksum: true,

@@ -33,7 +33,7 @@ pub fn run(words: &[&str]) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// Returns [`Failure::CannotRun`] with the package name of the first missing one.
-pub fn need(programs: &[&str]) -> Result<(), Failure> {
+pub fn require_programs(programs: &[&str]) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for program in programs {
         if !std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {

@@ -23,7 +23,7 @@ pub struct NamedNamespace {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Order {
+enum NamespaceCommand {
     Run(Vec<String>),
     Write(PathBuf, String),
 }
@@ -59,7 +59,7 @@ impl NamedNamespace {
     /// Returns an error with the program's error output if the program does not exist, or fails.
     pub fn run(&mut self, command: &[&str]) -> anyhow::Result<String> {
         let words = command.iter().map(|&word| word.to_owned()).collect();
-        self.order(&Order::Run(words))
+        self.order(&NamespaceCommand::Run(words))
             .with_context(|| command.join(" "))
     }
 
@@ -68,12 +68,12 @@ impl NamedNamespace {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn write(&mut self, path: &str, value: &str) -> anyhow::Result<()> {
-        self.order(&Order::Write(path.into(), value.to_owned()))
+        self.order(&NamespaceCommand::Write(path.into(), value.to_owned()))
             .with_context(|| format!("{value} > {path}"))
             .map(drop)
     }
 
-    fn order(&mut self, order: &Order) -> anyhow::Result<String> {
+    fn order(&mut self, order: &NamespaceCommand) -> anyhow::Result<String> {
         let answer = self
             .holder
             .request(&serde_json::to_string(order)?, REPLY_TIMEOUT)?;
@@ -140,11 +140,11 @@ fn own_sysfs() -> rustix::io::Result<()> {
 
 fn execute(line: &str) -> anyhow::Result<String> {
     match serde_json::from_str(line)? {
-        Order::Run(words) => {
+        NamespaceCommand::Run(words) => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             kernel::run(&words)
         }
-        Order::Write(path, value) => {
+        NamespaceCommand::Write(path, value) => {
             std::fs::write(&path, value)?;
             Ok(String::new())
         }

@@ -35,7 +35,7 @@ const PROGRAMS: [&str; 5] = ["nginx", "httperf", "setpriv", "nsenter", "taskset"
 pub fn possible() -> Result<(), Failure> {
     let missing: Vec<String> = PROGRAMS
         .iter()
-        .filter_map(|program| kernel::need(&[program]).err())
+        .filter_map(|program| kernel::require_programs(&[program]).err())
         .map(|error| error.to_string())
         .collect();
     match missing.is_empty() {

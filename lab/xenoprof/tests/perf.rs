@@ -7,16 +7,16 @@ use std::io::Read;
 use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testing::Killed;
+use testing::KillOnDrop;
 use xenoprof::record::{self, RecordOptions};
 
 /// Maximum difference of a share in points.
 const POINTS: f64 = 10.0;
 
 /// Starts a shell that repeats this script.
-fn busy(script: &str) -> Killed {
+fn busy(script: &str) -> KillOnDrop {
     let child = Command::new("sh").args(["-c", script]).spawn();
-    Killed(child.expect("`sh` starts"))
+    KillOnDrop(child.expect("`sh` starts"))
 }
 
 /// Returns the number of each process's samples within a time.

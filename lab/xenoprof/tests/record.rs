@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
-use testing::{Killed, TIMEOUT, require, skip};
+use testing::{KillOnDrop, TIMEOUT, require, skip};
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -198,7 +198,7 @@ fn compiled_code_in_other_namespaces_has_names() {
         "-c",
         script,
     ]);
-    let started = Killed(unshare.arg(me).spawn().unwrap());
+    let started = KillOnDrop(unshare.arg(me).spawn().unwrap());
     let end = Instant::now() + TIMEOUT;
     let children = format!("/proc/{0}/task/{0}/children", started.0.id());
     let pid: u32 = loop {

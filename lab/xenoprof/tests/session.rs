@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use testing::{Killed, TIMEOUT};
+use testing::{KillOnDrop, TIMEOUT};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, PerfRecord, RecordKind};
@@ -21,12 +21,12 @@ use xenoprof::session::state::{Expected, Phase};
 const SAMPLES: u64 = 1000;
 
 /// A process that does nothing and exits with the test.
-struct Idle(Killed);
+struct Idle(KillOnDrop);
 
 impl Idle {
     fn start() -> Self {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn();
-        Self(Killed(child.expect("`cat` starts")))
+        Self(KillOnDrop(child.expect("`cat` starts")))
     }
 
     fn pid(&self) -> u32 {

@@ -1,6 +1,6 @@
 //! Gathers the input of all metrics as a client of the main loop, by lines of JSON.
 
-use abi::machine::{Audit, ControlError, ControlRequest, Relayed, Status};
+use abi::machine::{Audit, ControlError, ControlRequest, RelayReply, Status};
 use abi::mailbox::MailboxRequest;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -143,7 +143,7 @@ impl Scraper {
         let refused = |error: serde_json::Error| GatherError::Refused(error.to_string());
         let request = serde_json::to_string(request).map_err(refused)?;
         let domain = domain.to_owned();
-        let relayed: Relayed = self.request(&ControlRequest::Relay { domain, request }, end)?;
+        let relayed: RelayReply = self.request(&ControlRequest::Relay { domain, request }, end)?;
         serde_json::from_str(&relayed.reply).map_err(refused)
     }
 
@@ -261,7 +261,7 @@ pub(crate) mod tests {
                             ("driver", true) => LAST_PORT.to_owned(),
                             _ => compact(GUEST),
                         };
-                        let answer = serde_json::to_string(&Relayed { reply }).unwrap();
+                        let answer = serde_json::to_string(&RelayReply { reply }).unwrap();
                         if silent.contains(&domain.as_str()) {
                             unanswered.push(answer);
                             continue;

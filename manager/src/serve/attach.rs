@@ -22,7 +22,7 @@ use crate::life::{Lifecycle, WorkerCall};
 use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
 use abi::core::CoreRequest;
 use abi::journal::Level;
-use abi::machine::{Attached, ConfigValue};
+use abi::machine::{AttachReply, ConfigValue};
 use abi::mailbox::MailboxRequest;
 use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
@@ -208,7 +208,7 @@ impl ManagerServer<'_> {
         let warnings = warnings
             .into_iter()
             .chain(self.state_file.warning(&warning_outcome));
-        let attached = Attached {
+        let attached = AttachReply {
             domain: name.to_owned(),
             id: self.state.id(place).map_or(0, |id| id.0),
             macs,

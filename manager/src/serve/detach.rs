@@ -7,7 +7,7 @@ use super::edits::{EDIT_TIMEOUT_NS, EditKind, EditOrigin, PendingEdit};
 use super::{Deadline, ManagerServer};
 use crate::build;
 use abi::journal::Level;
-use abi::machine::{BEING_DETACHED, Detached};
+use abi::machine::{BEING_DETACHED, DetachReply};
 use shmem::time::monotonic_ns;
 
 impl ManagerServer<'_> {
@@ -54,8 +54,8 @@ impl ManagerServer<'_> {
 
     /// Returns the answer to a detach. It contains a warning if the state file still contains the
     /// guest.
-    fn detached(&self, name: &str, took_ns: u64) -> Detached {
-        Detached {
+    fn detached(&self, name: &str, took_ns: u64) -> DetachReply {
+        DetachReply {
             domain: name.to_owned(),
             took_ns,
             warning: self

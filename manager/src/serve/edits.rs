@@ -5,7 +5,7 @@ use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::ConfigValue;
-use abi::reload::Reloaded;
+use abi::reload::ReloadReply;
 
 /// Time limit of an edit. An attach or a change that takes longer fails; a detach continues, but
 /// its requesters receive an error.
@@ -48,7 +48,7 @@ pub(super) struct Reload {
     pub(super) client: u64,
     pub(super) began_ns: u64,
     /// The answer to the client.
-    pub(super) answer: Reloaded,
+    pub(super) answer: ReloadReply,
     /// The guests in the files. After all steps, the manager records that these guests belong to
     /// the files.
     pub(super) named: Vec<String>,

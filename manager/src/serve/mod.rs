@@ -30,7 +30,7 @@ use crate::state_file::{REATTACH, RETRY_NS, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
-use abi::machine::{Ended, Restarts};
+use abi::machine::{DownReply, Restarts};
 use config::live::LiveConfig;
 use edits::{OpeningNics, PendingEdit, Reload, Restarting};
 use rustix::event::PollFlags;
@@ -354,7 +354,7 @@ impl<'a> ManagerServer<'a> {
         for client in self.clients.values_mut() {
             if matches!(client.waits, ClientWait::End) {
                 client.answer(
-                    &Ended {
+                    &DownReply {
                         warning: self.not_forgotten.clone(),
                     },
                     now,

@@ -8,7 +8,7 @@ use crate::client::ClientWait;
 use crate::life::Goal;
 use abi::core::Stage;
 use abi::journal::Level;
-use abi::machine::Restarted;
+use abi::machine::RestartReply;
 use serde::Serialize;
 
 /// Maximum time that the answer to a change of NICs waits for the workers' connections to guests.
@@ -165,7 +165,7 @@ impl ManagerServer<'_> {
             return self.refuse(one.origin, "it does not restart".to_owned(), now);
         };
         let domain = self.state.domain(life.place);
-        let restarted = Restarted {
+        let restarted = RestartReply {
             domain: domain.map_or_else(String::new, |domain| domain.name.clone()),
             id: self.state.id(life.place).map_or(0, |id| id.0),
             ready_ns: life.known.ready_ns.unwrap_or_default(),

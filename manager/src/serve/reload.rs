@@ -8,7 +8,7 @@ use crate::client::ClientWait;
 use crate::life::{Goal, Lifecycle};
 use crate::reload::{self, ReloadProgress, ReloadRequest};
 use abi::journal::Level;
-use abi::reload::{Reloaded, SourceFile, StepKind};
+use abi::reload::{ReloadReply, SourceFile, StepKind};
 use config::ConfigFile;
 use config::live::reload::{Difference, difference};
 
@@ -26,10 +26,10 @@ impl ManagerServer<'_> {
             return Err("another reload is in progress: try again later".into());
         }
         let (difference, steps) = self.plan(files)?;
-        let answer = Reloaded {
+        let answer = ReloadReply {
             steps: steps.iter().map(|step| step.public.clone()).collect(),
             stays: difference.kept,
-            ..Reloaded::default()
+            ..ReloadReply::default()
         };
         if is_dry {
             self.answer(client, &answer, now);

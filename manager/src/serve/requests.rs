@@ -9,7 +9,7 @@ use crate::life::Lifecycle;
 use crate::mailbox::Reply;
 use abi::DomId;
 use abi::core::{CoreRequest, CoreStatus, Field, decode_report};
-use abi::machine::{Audit, ControlError, ControlRequest, DomainStatus, Relayed, Status};
+use abi::machine::{Audit, ControlError, ControlRequest, DomainStatus, RelayReply, Status};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 

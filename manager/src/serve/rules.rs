@@ -7,7 +7,7 @@ use crate::life::WorkerCall;
 use abi::journal::Level;
 use abi::machine::ConfigValue;
 use abi::mailbox::MailboxRequest;
-use abi::reload::RulesChanged;
+use abi::reload::RulesReply;
 use config::live::reload::current_guest;
 
 impl ManagerServer<'_> {
@@ -90,7 +90,7 @@ impl ManagerServer<'_> {
             self.restore_rules(name, now);
         }
         self.try_store_state(now);
-        let changed = RulesChanged {
+        let changed = RulesReply {
             domain: name.to_owned(),
             took_ns: now.saturating_sub(began_ns),
             warning: (self.state_file).warning(&format!(

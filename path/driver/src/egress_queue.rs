@@ -13,7 +13,7 @@ use config::domain::{FrameLimit, bytes_per_s};
 use net::packet::ecn::mark_ce;
 use net::packet::segment::{cut, packets};
 use net::queue::codel::Params;
-use net::queue::{Cause, FairQueue, QueuedPacket};
+use net::queue::{FairQueue, QueueDropReason, QueuedPacket};
 use nic::Frame;
 use nic::rate::TokenBucket;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ impl QueuedPacket for Box<Queued> {
 }
 
 /// Number of dropped packets by cause. Each packet of an aggregate counts.
-pub type QueueDrops = Counts<Cause, { Cause::COUNT }>;
+pub type QueueDrops = Counts<QueueDropReason, { QueueDropReason::COUNT }>;
 
 /// The receive buffers that a guest has posted.
 pub trait PostedBuffers {
@@ -192,7 +192,7 @@ impl EgressQueue {
     }
 
     /// Drops the oldest frame of the longest flow; returns false if the queue is empty.
-    pub fn drop_from_longest(&mut self, lost: &mut Vec<(Cause, Box<Queued>)>) -> bool {
+    pub fn drop_from_longest(&mut self, lost: &mut Vec<(QueueDropReason, Box<Queued>)>) -> bool {
         let drop = |cause, queued| lost.push((cause, queued));
         self.queue.drop_from_longest(drop)
     }
@@ -204,7 +204,7 @@ impl EgressQueue {
         &mut self,
         now_ns: u64,
         quarters: usize,
-        lost: &mut Vec<(Cause, Box<Queued>)>,
+        lost: &mut Vec<(QueueDropReason, Box<Queued>)>,
     ) {
         if quarters > 0 && now_ns >= self.next_signal_ns {
             let rate_factor = (quarters * quarters) as u64;
@@ -215,7 +215,7 @@ impl EgressQueue {
     }
 
     /// Drops frames that have waited for `MAX_WAIT_NS`.
-    pub fn expire(&mut self, now_ns: u64, lost: &mut Vec<(Cause, Box<Queued>)>) {
+    pub fn expire(&mut self, now_ns: u64, lost: &mut Vec<(QueueDropReason, Box<Queued>)>) {
         if now_ns < self.next_expiry_ns {
             return;
         }
@@ -232,7 +232,7 @@ impl EgressQueue {
         &mut self,
         now_ns: u64,
         room: &impl PostedBuffers,
-        lost: &mut Vec<(Cause, Box<Queued>)>,
+        lost: &mut Vec<(QueueDropReason, Box<Queued>)>,
     ) -> Option<Box<Queued>> {
         let drop = |cause, queued| lost.push((cause, queued));
         let Some(head) = self.queue.head(self.params, now_ns, drop) else {
@@ -315,7 +315,7 @@ impl EgressQueue {
     }
 
     /// Counts a frame dropped for `cause`.
-    pub fn count_drop(&mut self, cause: Cause, frame: &Frame) {
+    pub fn count_drop(&mut self, cause: QueueDropReason, frame: &Frame) {
         self.drops.add(cause, packets(frame) as u64);
     }
 
@@ -328,9 +328,9 @@ impl EgressQueue {
             "bytes": self.queue.bytes(),
             "oldest_ns": self.queue.oldest_ns().map_or(0, age_ns),
             "marked": self.queue.marked(),
-            "full": self.drops.get(Cause::Full),
-            "codel": self.drops.get(Cause::Codel),
-            "late": self.drops.get(Cause::Late),
+            "full": self.drops.get(QueueDropReason::Full),
+            "codel": self.drops.get(QueueDropReason::Codel),
+            "late": self.drops.get(QueueDropReason::Late),
         })
     }
 }

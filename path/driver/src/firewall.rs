@@ -4,7 +4,7 @@
 use crate::ports::BridgePort;
 use config::domain::{NicConfig, VifConfig};
 use config::rule;
-use net::bridge::{Bridge, Count, Direction, Prefix, Rule};
+use net::bridge::{Bridge, Direction, Prefix, Rule, RuleCount};
 use net::flows::FlowState;
 use serde_json::{Map, Value, json};
 
@@ -52,7 +52,7 @@ impl KernelFirewall {
         &self,
         (number, port): (usize, &BridgePort),
         bridge: &Bridge,
-        kernel: &[Count],
+        kernel: &[RuleCount],
     ) -> Option<Value> {
         let names = &port.common().rule_names;
         let counts = names.iter().zip(bridge.rule_counts(number)).enumerate();

@@ -76,7 +76,7 @@ impl FlowMemory {
 
     /// Frees the flow table of a port.
     pub fn release(&mut self, port: usize, flows: Flows) {
-        flows.give_up();
+        flows.release_memory();
         for (_, user) in self
             .places
             .iter_mut()

@@ -6,7 +6,7 @@ use crate::port_common::PortCommon;
 use crate::traffic::PortTraffic;
 use config::domain::LroConfig;
 use net::packet::ack::pure_ack;
-use net::packet::checksum::finish_beyond_reach;
+use net::packet::checksum::finish_outside_snapshot;
 use nic::dma::RemoteQueue;
 use nic::moderation::{ModerationPolicy, Moderator, Wake};
 use nic::vmq::Vmq;
@@ -200,7 +200,9 @@ impl NicPort {
         let before = out.len();
         let taken = ledger.charge_to(Hop::Nic, || {
             let taken = self.nic.rx(now_ns, budget, &mut self.pool, out);
-            out.iter_mut().skip(before).for_each(finish_beyond_reach);
+            out.iter_mut()
+                .skip(before)
+                .for_each(finish_outside_snapshot);
             taken
         });
         self.moderator.polled(now_ns, taken, budget);

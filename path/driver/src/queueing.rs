@@ -22,7 +22,7 @@ use crate::software_offload::{PortOffloads, SoftwareOffloads, TxError};
 use crate::vifs::VifPort;
 use config::domain::BUFFER_BYTES;
 use net::packet::flow::flow_hash;
-use net::queue::Cause;
+use net::queue::QueueDropReason;
 use nic::{Frame, Pool};
 use runtime::ledger::Ledger;
 use shmem::Area;
@@ -57,7 +57,7 @@ pub struct Queueing {
     /// Ports with queued frames.
     waiting: Vec<usize>,
     // Scratch, empty between calls.
-    lost: Vec<(Cause, Box<Queued>)>,
+    lost: Vec<(QueueDropReason, Box<Queued>)>,
     #[expect(clippy::vec_box, reason = "frames stay in the boxes of the queue")]
     batch: Vec<Box<Queued>>,
     frames: Vec<Frame>,
@@ -239,7 +239,7 @@ impl Queueing {
             return;
         };
         let Some(queued) = kept else {
-            vif.egress.count_drop(Cause::Full, frame);
+            vif.egress.count_drop(QueueDropReason::Full, frame);
             return;
         };
         if vif.egress.is_empty() && !self.waiting.contains(&number) {

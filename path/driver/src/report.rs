@@ -11,7 +11,7 @@ use crate::switch::Switch;
 use crate::vifs::VifPort;
 use crate::vmq::NicQueues;
 use abi::layout::mailbox;
-use net::bridge::{Count, DropReason};
+use net::bridge::{DropReason, RuleCount};
 use runtime::lro::Sums;
 use runtime::platform::HypercallCount;
 use runtime::report::{self, DropTable};
@@ -94,7 +94,7 @@ impl DriverReport<'_> {
     fn page(
         &self,
         first: usize,
-        denied: &[Count],
+        denied: &[RuleCount],
         totals: &mut Totals,
     ) -> (Map<String, Value>, Option<usize>) {
         let mut ports = Map::new();
@@ -117,7 +117,7 @@ impl DriverReport<'_> {
     fn port(
         &self,
         (number, port): (usize, &BridgePort),
-        denied: &[Count],
+        denied: &[RuleCount],
         totals: &mut Totals,
     ) -> Value {
         let Totals { drops, lro } = totals;
@@ -155,7 +155,7 @@ impl DriverReport<'_> {
     fn add_tables(
         &self,
         (number, port): (usize, &BridgePort),
-        denied: &[Count],
+        denied: &[RuleCount],
         value: &mut Value,
     ) {
         let switch = self.switch;
@@ -210,7 +210,7 @@ fn hypercalls(counts: &[HypercallCount]) -> Value {
 
 /// Returns the kernel's counts of denied frames, in the order of
 /// [`crate::firewall::KernelFirewall::deny_rules`].
-fn denied(switch: &Switch) -> Vec<Count> {
+fn denied(switch: &Switch) -> Vec<RuleCount> {
     let mut all = BTreeMap::new();
     for (number, vif) in switch.ports.vifs() {
         let denied = vif.queue.as_ref().map(DedicatedQueue::denied);
@@ -223,7 +223,7 @@ fn denied(switch: &Switch) -> Vec<Count> {
 }
 
 /// Returns the number of frames that the kernel has denied for the dedicated queue of a port.
-fn denied_frames(switch: &Switch, denied: &[Count], port: usize) -> u64 {
+fn denied_frames(switch: &Switch, denied: &[RuleCount], port: usize) -> u64 {
     let counts = switch.firewall.deny_rules().iter().zip(denied);
     let of_port = counts.filter(|(rule, _)| rule.queue == port);
     of_port.map(|(_, count)| count.frames).sum()

@@ -158,7 +158,9 @@ impl Switch {
         for (frame, verdict) in (0..).zip(&verdicts) {
             match verdict {
                 Verdict::Unicast(port) => self.egress.add(*port, [frame]),
-                Verdict::Many(set) => set.iter().for_each(|port| self.egress.add(port, [frame])),
+                Verdict::Multiple(set) => {
+                    set.iter().for_each(|port| self.egress.add(port, [frame]))
+                }
                 Verdict::Drop(_) => {}
             }
         }
@@ -207,7 +209,7 @@ impl Switch {
             trace.step(Hop::Bridge, || match verdict {
                 Verdict::Drop(reason) => drop_text(frame, *reason),
                 Verdict::Unicast(port) => forwarded([*port], ports),
-                Verdict::Many(set) => forwarded(set.iter(), ports),
+                Verdict::Multiple(set) => forwarded(set.iter(), ports),
             });
         }
         if capture.is_on()
@@ -216,7 +218,7 @@ impl Switch {
             for (frame, verdict) in frames.iter().zip(verdicts) {
                 let reason = match verdict {
                     Verdict::Drop(reason) => Some(*reason),
-                    Verdict::Unicast(_) | Verdict::Many(_) => None,
+                    Verdict::Unicast(_) | Verdict::Multiple(_) => None,
                 };
                 let denied = reason.and_then(|reason| denied_by(frame, reason));
                 let text = reason.map(|reason| move || denial(reason, denied, ports));

@@ -2,5 +2,5 @@
 
 #[test]
 fn start_by_hand_is_rejected() {
-    testing::rejects_a_start_by_hand(env!("CARGO_BIN_EXE_driver"));
+    testing::assert_needs_monitor(env!("CARGO_BIN_EXE_driver"));
 }

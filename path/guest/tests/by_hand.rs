@@ -2,5 +2,5 @@
 
 #[test]
 fn only_the_monitor_can_start_the_guest() {
-    testing::rejects_a_start_by_hand(env!("CARGO_BIN_EXE_guest"));
+    testing::assert_needs_monitor(env!("CARGO_BIN_EXE_guest"));
 }

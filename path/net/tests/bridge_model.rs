@@ -78,7 +78,7 @@ impl Model {
         match ports[..] {
             [] => Verdict::Drop(DropReason::NoPort),
             [port] => Verdict::Unicast(port),
-            _ => Verdict::Many(ports.into_iter().collect()),
+            _ => Verdict::Multiple(ports.into_iter().collect()),
         }
     }
 

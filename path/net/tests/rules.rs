@@ -193,7 +193,7 @@ fn floods_skip_ports_that_deny_them() {
     .bytes();
     assert_eq!(
         go(&mut bridge, &from_a, A),
-        Verdict::Many([WIRE, B].into_iter().collect())
+        Verdict::Multiple([WIRE, B].into_iter().collect())
     );
     bridge.remove(B);
     assert_eq!(
@@ -224,7 +224,10 @@ fn denied_frame_leaves_no_state() {
     }
     assert!(bridge.stations(0).all(|station| station.bound));
     let allowed = to(Mac::BROADCAST, Build::tcp4(&[]));
-    assert!(matches!(go(&mut bridge, &allowed, WIRE), Verdict::Many(_)));
+    assert!(matches!(
+        go(&mut bridge, &allowed, WIRE),
+        Verdict::Multiple(_)
+    ));
     assert!(bridge.stations(0).any(|station| station.mac == STATION));
 }
 

@@ -150,7 +150,7 @@ impl SimNic {
         }
         out.held_bytes += len;
         let due_ns = out.busy_until_ns.saturating_add(delay_ns);
-        out.flights.push_back(FrameInFlight {
+        out.in_flight.push_back(FrameInFlight {
             due_ns,
             bytes,
             offload,
@@ -175,7 +175,7 @@ impl Wire for SimNic {
 
     fn due_ns(&self, n: usize) -> Option<u64> {
         let inbound = self.inbound.borrow();
-        inbound.flights.get(n).map(|flight| flight.due_ns)
+        inbound.in_flight.get(n).map(|flight| flight.due_ns)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -229,7 +229,7 @@ impl Nic for SimNic {
         }
         self.inbound
             .borrow()
-            .flights
+            .in_flight
             .front()
             .map(|flight| flight.due_ns)
     }

@@ -459,37 +459,38 @@ pub enum ControlRequest {
     Status,
     /// Returns the audit, as [`Audit`].
     Grants,
-    /// Passes bytes to a domain's mailbox, and returns the domain's reply as [`Relayed`].
+    /// Passes bytes to a domain's mailbox, and returns the domain's reply as [`RelayReply`].
     Relay {
         /// The domain's name.
         domain: String,
         /// The request, uninterpreted.
         request: String,
     },
-    /// Kills a domain and restarts it immediately. Answered by [`Restarted`] when it is connected.
+    /// Kills a domain and restarts it immediately. Answered by [`RestartReply`] when it is
+    /// connected.
     Restart {
         /// The domain's name.
         domain: String,
     },
-    /// Attaches a guest. Answered by [`Attached`] when all its interfaces are up.
+    /// Attaches a guest. Answered by [`AttachReply`] when all its interfaces are up.
     Attach {
         /// The contents of a `[[guest]]` section of the configuration file.
         guest: ConfigValue,
     },
-    /// Detaches a guest. Answered by [`Detached`] when it is torn down.
+    /// Detaches a guest. Answered by [`DetachReply`] when it is torn down.
     Detach {
         /// The domain's name.
         domain: String,
     },
     /// Replaces the firewall rules of an attached guest. Answered by
-    /// [`RulesChanged`](crate::reload::RulesChanged) when the driver domain applies them.
+    /// [`RulesReply`](crate::reload::RulesChanged) when the driver domain applies them.
     Rules {
         /// The guest's `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
         /// `rule[]`, as in a `[[guest]]` section of the configuration file.
         guest: ConfigValue,
     },
-    /// Applies edited configuration files. Answered by [`Reloaded`](crate::reload::Reloaded) when
-    /// all steps are done or one has failed.
+    /// Applies edited configuration files. Answered by [`ReloadReply`](crate::reload::Reloaded)
+    /// when all steps are done or one has failed.
     Reload {
         /// The main file and its fragments.
         files: Vec<SourceFile>,
@@ -497,7 +498,7 @@ pub enum ControlRequest {
         #[serde(default)]
         dry_run: bool,
     },
-    /// Stops the machine. Answered by [`Ended`] when it has stopped.
+    /// Stops the machine. Answered by [`DownReply`] when it has stopped.
     Down,
 }
 
@@ -510,14 +511,14 @@ pub struct ControlError {
 
 /// The reply of a domain's mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Relayed {
+pub struct RelayReply {
     /// The domain's bytes as text.
     pub reply: String,
 }
 
 /// The answer when a restarted domain is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restarted {
+pub struct RestartReply {
     /// Its name.
     pub domain: String,
     /// Its new id.
@@ -530,7 +531,7 @@ pub struct Restarted {
 
 /// The answer when a guest is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {
+pub struct AttachReply {
     /// Its name.
     pub domain: String,
     /// Its id.
@@ -546,7 +547,7 @@ pub struct Attached {
 
 /// The answer when a guest is detached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Detached {
+pub struct DetachReply {
     /// Its name.
     pub domain: String,
     /// Duration in nanoseconds.
@@ -558,7 +559,7 @@ pub struct Detached {
 
 /// The answer when the machine has stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct DownReply {
     /// The reason for which the record of attached guests was not removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

@@ -61,7 +61,7 @@ pub struct ReloadStep {
 
 /// The steps that were executed, or would be in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reloaded {
+pub struct ReloadReply {
     /// All steps, in order; empty if no change was needed.
     pub steps: Vec<ReloadStep>,
     /// The number of steps done: all of them, or none if one failed.
@@ -80,7 +80,7 @@ pub struct Reloaded {
 
 /// The answer when the driver domain applies a guest's new rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RulesChanged {
+pub struct RulesReply {
     /// The guest.
     pub domain: String,
     /// Duration in nanoseconds.

@@ -38,7 +38,7 @@ fn answer(
 ) -> Result<(), Errno> {
     let put = |fd: BorrowedFd<'_>, first: i32, n: u32| {
         let at = n.checked_add(first.unsigned_abs()).ok_or(Errno::NOENT)?;
-        let answered = port.put(call.id, fd, at, true);
+        let answered = port.add_descriptor(call.id, fd, at, true);
         answered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let [_, kind, index, ..] = call.args;

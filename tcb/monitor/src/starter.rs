@@ -4,7 +4,7 @@
 use crate::process::Process;
 use crate::spec::StartSpec;
 use crate::worker::Worker;
-use sandbox::Spec;
+use sandbox::SandboxSpec;
 use std::os::fd::AsFd;
 
 impl Worker {
@@ -14,7 +14,7 @@ impl Worker {
     /// # Errors
     /// Returns the reason. No part of the process then remains.
     pub(crate) fn spawn(&self, start: StartSpec) -> Result<(Process, Vec<&'static str>), String> {
-        let spawned = sandbox::spawn(&Spec {
+        let spawned = sandbox::spawn(&SandboxSpec {
             program: &start.program,
             args: &[],
             name: self.spec.name.as_str(),

@@ -58,7 +58,7 @@ pub(crate) fn settings(networks: &[(IpAddr, u8)]) -> Vec<&'static str> {
 }
 
 /// Returns the `settings` that are off, or were off before another machine switched them on.
-pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>> {
+pub(crate) fn originally_off(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>> {
     let recorded_settings = recorded_settings()?;
     let mut off = Vec::new();
     for &setting in settings {
@@ -70,10 +70,10 @@ pub(crate) fn off_before(_: &Lock, settings: &[&str]) -> io::Result<Vec<String>>
 }
 
 /// Returns the comment of a table that needs these settings, which were off before.
-pub(crate) fn comment(off_before: &[String]) -> String {
-    match off_before {
+pub(crate) fn comment(originally_off: &[String]) -> String {
+    match originally_off {
         [] => String::new(),
-        _ => format!("switched on: {}", off_before.join(" ")),
+        _ => format!("switched on: {}", originally_off.join(" ")),
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn switch_on(_: &Lock, settings: &[&str]) -> io::Result<()> {
 }
 
 /// Switches off and returns the `settings` that no machine needs any longer.
-pub(crate) fn take_back(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
+pub(crate) fn switch_off_unneeded(_: &Lock, settings: &[String]) -> io::Result<Vec<&'static str>> {
     let recorded_settings = recorded_settings()?;
     let is_unneeded = |setting: &&str| {
         settings.iter().any(|on| on == setting)
@@ -124,7 +124,7 @@ fn file(setting: &str) -> PathBuf {
 ///
 /// # Errors
 /// Returns an error if the namespace cannot be entered, or a setting cannot be written.
-pub fn take_back_of_dead(
+pub fn switch_off_for_dead(
     netns: Option<&str>,
     of: Identity,
     settings: &[String],
@@ -133,7 +133,7 @@ pub fn take_back_of_dead(
     if netns::identity(place) != Some(of) {
         return Ok(None);
     }
-    let end = || take_back(&Lock::take()?, settings);
+    let end = || switch_off_unneeded(&Lock::take()?, settings);
     let taken = in_namespace(netns, end)?.map_err(|error| cannot(netns, error))?;
     Ok(Some(taken))
 }
@@ -155,7 +155,7 @@ mod tests {
 
     fn uplink(name: &str) -> io::Result<(OwnedFd, Vec<String>)> {
         let lock = Lock::take()?;
-        let off = off_before(&lock, &[V4])?;
+        let off = originally_off(&lock, &[V4])?;
         let name = format!("{PREFIX}{name}");
         let table = NftTable::new(&name, &comment(&off)).install()?;
         switch_on(&lock, &[V4])?;
@@ -169,7 +169,7 @@ mod tests {
     fn end((table, off): (OwnedFd, Vec<String>), name: &str) -> io::Result<bool> {
         let lock = Lock::take()?;
         nftables::delete(&table, &format!("{PREFIX}{name}"))?;
-        take_back(&lock, &off)?;
+        switch_off_unneeded(&lock, &off)?;
         is_on(V4)
     }
 
@@ -210,12 +210,12 @@ mod tests {
                 !tables.iter().any(|table| table.name == "grantway-a")
             });
             let of = netns::identity(netns::OWN).unwrap();
-            let found = take_back_of_dead(None, of, &off).unwrap();
+            let found = switch_off_for_dead(None, of, &off).unwrap();
             assert_eq!(found, Some(vec![]), "the other uplink needs it");
             let after = end(other, "b")?;
             fs::write(file(V4), "1")?;
-            let again = take_back_of_dead(None, of, &off).unwrap();
-            assert_eq!(take_back_of_dead(None, [0, 0], &off).unwrap(), None);
+            let again = switch_off_for_dead(None, of, &off).unwrap();
+            assert_eq!(switch_off_for_dead(None, [0, 0], &off).unwrap(), None);
             Ok((after, again, is_on(V4)?))
         });
         assert_eq!(states, (false, Some(vec![V4]), false));

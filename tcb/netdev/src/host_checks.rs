@@ -112,7 +112,7 @@ pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Ove
 /// CAP_NET_ADMIN.
 pub fn would_switch_on(netns: Option<&str>, networks: &[Subnet]) -> Result<Vec<String>, NetError> {
     let settings = forwarding::settings(networks);
-    let check = || forwarding::off_before(&Lock::take()?, &settings);
+    let check = || forwarding::originally_off(&Lock::take()?, &settings);
     in_namespace(netns, check)?.map_err(|e| cannot("with these networks", netns, e))
 }
 
@@ -368,7 +368,7 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
 ///
 /// # Errors
 /// Returns an error if the namespace cannot be entered, or the kernel rejects the call.
-pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetError> {
+pub fn remove_leftovers(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetError> {
     let remove = || {
         let mut netlink = Netlink::open()?;
         let alias = tap::alias(owner);
@@ -557,7 +557,7 @@ mod tests {
                 alias(name, text);
                 run(&format!("ip link set {name} up"));
             }
-            let removed = remove_left(None, "m").unwrap();
+            let removed = remove_leftovers(None, "m").unwrap();
             (
                 removed,
                 fs::read_to_string("/proc/thread-self/net/dev").unwrap(),

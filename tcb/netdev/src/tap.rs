@@ -68,7 +68,7 @@ pub fn remove(
 ) -> Result<(), NetError> {
     let of = of.or_else(|| netns::identity(netns::OWN));
     if let Some(of) = of.filter(|_| !switched_on.is_empty()) {
-        forwarding::take_back_of_dead(spec.netns.as_deref(), of, switched_on)?;
+        forwarding::switch_off_for_dead(spec.netns.as_deref(), of, switched_on)?;
     }
     let remove = || -> io::Result<()> {
         let owner = spec.persistent.as_deref();

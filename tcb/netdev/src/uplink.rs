@@ -67,7 +67,7 @@ impl Drop for NatUplink {
             }
             let lock = Lock::take()?;
             nftables::delete(&self.table, &self.name)?;
-            forwarding::take_back(&lock, &self.switched_on).map(drop)
+            forwarding::switch_off_unneeded(&lock, &self.switched_on).map(drop)
         };
         // If this fails, or the name now denotes another namespace, the kernel is removing the old
         // namespace, including its forwarding.
@@ -117,7 +117,7 @@ fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Na
     let translated = || failed(spec, "given address translation", rules);
     let lock = Lock::take().map_err(translated())?;
     let settings = forwarding::settings(network.addresses());
-    let switched_on = forwarding::off_before(&lock, &settings).map_err(translated())?;
+    let switched_on = forwarding::originally_off(&lock, &settings).map_err(translated())?;
     let mut table = NftTable::new(&table_name(spec), &forwarding::comment(&switched_on));
     if nat.connections != 0 {
         table.limit_connections(nat.connections, &spec.ifname);

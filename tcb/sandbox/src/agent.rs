@@ -32,16 +32,16 @@ const FIRST_NUMBER: u32 = 8;
 pub enum AgentError {
     /// The agent missed the deadline. Its changes are unknown, so the domain must be killed.
     #[error("the agent did not answer in time")]
-    Late,
+    TimedOut,
     /// The agent and its domain are dead, or an earlier batch failed fatally.
     #[error("the agent has ended")]
-    Gone,
+    Exited,
     /// The kernel refused an operation, and the whole batch was undone.
     #[error("the kernel refused: {0}")]
     Refused(io::Error),
     /// The kernel refused to unmap pages. Some may still be mapped, so the domain must be killed.
     #[error("pages could not be unmapped: {0}")]
-    Stuck(io::Error),
+    UnmapFailed(io::Error),
     /// The memory does not exist, or its number is already in use.
     #[error("memory number unknown or taken: {0}")]
     Memory(u32),
@@ -61,7 +61,7 @@ impl AgentError {
     /// Returns whether the domain must be killed, because the pages that it can access are unknown.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Late | Self::Gone | Self::Stuck(_))
+        matches!(self, Self::TimedOut | Self::Exited | Self::UnmapFailed(_))
     }
 }
 
@@ -229,7 +229,7 @@ impl Agent {
     /// Passes a descriptor to the agent, under the number `at`.
     fn put(&mut self, fd: BorrowedFd<'_>, at: u32) -> Result<(), AgentError> {
         let id = self.current_call()?;
-        let put = self.listener.put(id, fd, at, false);
+        let put = self.listener.add_descriptor(id, fd, at, false);
         put.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT) => self.fail(&error),
             _ => AgentError::HandOver(error),
@@ -381,14 +381,14 @@ impl Agent {
     }
 
     fn current_call(&self) -> Result<u64, AgentError> {
-        self.pending_call.ok_or(AgentError::Gone)
+        self.pending_call.ok_or(AgentError::Exited)
     }
 
     /// Makes the agent execute records that unmap pages or close descriptors. A failure is fatal.
     fn execute_required(&mut self, records: &[StubRecord]) -> Result<(), AgentError> {
         self.execute(records)?.map_err(|(_, errno)| {
             self.pending_call = None;
-            AgentError::Stuck(errno)
+            AgentError::UnmapFailed(errno)
         })
     }
 
@@ -444,14 +444,14 @@ impl Agent {
                 wait = Duration::ZERO;
             }
         }
-        Err(AgentError::Late)
+        Err(AgentError::TimedOut)
     }
 
     fn fail(&mut self, error: &io::Error) -> AgentError {
         self.pending_call = None;
         match error.raw_os_error() {
-            Some(libc::ENOENT) => AgentError::Gone,
-            _ => AgentError::Late,
+            Some(libc::ENOENT) => AgentError::Exited,
+            _ => AgentError::TimedOut,
         }
     }
 }

@@ -8,11 +8,14 @@
 //!
 //! | attack that is possible without the filter | further defences |
 //! |---|---|
-//! | open another domain's memory | only the agent's table contains its descriptors; separate user, empty file system, not dumpable |
+//! | open another domain's memory | only the agent's table contains its descriptors; separate user,
+//! empty file system, not dumpable |
 //! | replace the agent's code or arguments | they are sealed, and opened read-only |
 //! | make a read-only page writable | its descriptor is opened read-only |
-//! | keep access to a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP socket | **none**: only the filter prevents these |
-//! | prevent an unmapping by sealing the slot or by splitting mappings up to the limit | none; the unmapping fails, and the monitor kills the domain |
+//! | keep access to a page by `mremap(old_size = 0)`, a fork, `vmsplice`, `io_uring`, an AF_XDP
+//! socket | **none**: only the filter prevents these | | prevent an unmapping by sealing the slot
+//! or by splitting mappings up to the limit | none; the unmapping fails, and the monitor kills the
+//! domain |
 //! | outlive the monitor | the agent is the first process of the domain's PID namespace |
 //!
 //! `tests/attacks.rs` tries each of these from inside a domain.
@@ -43,4 +46,4 @@ pub use process::{cpu_ns, thread_cpu_ns, user_of};
 pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
 pub use spawn::{check, spawn};
-pub use spec::{SpawnError, Spec};
+pub use spec::{SandboxSpec, SpawnError};

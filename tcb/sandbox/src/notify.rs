@@ -131,7 +131,13 @@ impl NotifyListener {
     /// # Errors
     /// Returns `ENOENT` if the caller has died. Returns `EBADF` or `EMFILE` if the number exceeds
     /// the caller's limit; the call then still waits.
-    pub fn put(&self, id: u64, fd: BorrowedFd<'_>, at: u32, and_answer: bool) -> io::Result<()> {
+    pub fn add_descriptor(
+        &self,
+        id: u64,
+        fd: BorrowedFd<'_>,
+        at: u32,
+        and_answer: bool,
+    ) -> io::Result<()> {
         let send = match and_answer {
             true => libc::SECCOMP_ADDFD_FLAG_SEND,
             false => 0,

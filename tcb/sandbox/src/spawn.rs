@@ -15,7 +15,7 @@
 
 use crate::elf::ElfProgram;
 use crate::sandboxed::Sandboxed;
-use crate::spec::{SpawnError, Spec};
+use crate::spec::{SandboxSpec, SpawnError};
 use crate::start::StartingProcess;
 use abi::PAGE;
 use abi::layout::{FRAMES_MAX, INFO, MAILBOX, WINDOW_SLOTS_MAX};
@@ -53,7 +53,7 @@ fn open(program: &Path) -> Result<(ElfProgram, File), SpawnError> {
 ///
 /// # Errors
 /// Returns any [`SpawnError`]; in this case, no part of the domain remains.
-pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
+pub fn spawn(spec: &SandboxSpec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.window_slots > WINDOW_SLOTS_MAX {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
     }
@@ -76,7 +76,7 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
 /// Executes steps 1 and 2. The kernel loads a program at a random address of a range that may
 /// contain a domain's fixed ranges (16 TiB around 0x5d55_5555_4000 with 32 random bits). A process
 /// that occupies these ranges is replaced by a new one.
-fn exec_and_lay_out(spec: &Spec<'_>, file: &File) -> Result<StartingProcess, SpawnError> {
+fn exec_and_lay_out(spec: &SandboxSpec<'_>, file: &File) -> Result<StartingProcess, SpawnError> {
     const TRIES: usize = 8;
     for _ in 1..TRIES {
         let mut start = StartingProcess::exec(spec, file)?;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// A domain to start.
 #[derive(Clone, Copy, Debug)]
-pub struct Spec<'a> {
+pub struct SandboxSpec<'a> {
     /// The program: a static ELF.
     pub program: &'a Path,
     /// Its arguments, without argument 0.

@@ -8,7 +8,7 @@ use crate::namespaces;
 use crate::notify::NotifyListener;
 use crate::policy::{self, HEAP_BYTES, Profile};
 use crate::sandboxed::Sandboxed;
-use crate::spec::{SpawnError, Spec, StepContext};
+use crate::spec::{SandboxSpec, SpawnError, StepContext};
 use crate::stub::{self, ARGS, RECORD_BYTES, StubRecord};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
@@ -115,7 +115,7 @@ pub(crate) struct ForkedDomain {
 impl StartingProcess {
     /// Executes step 1. When this returns, the program is traced and stopped before its first
     /// instruction.
-    pub(crate) fn exec(spec: &Spec<'_>, file: &File) -> Result<Self, SpawnError> {
+    pub(crate) fn exec(spec: &SandboxSpec<'_>, file: &File) -> Result<Self, SpawnError> {
         let what = "preparing descriptors";
         let null = File::options().read(true).open("/dev/null").during(what)?;
         let stub = stub::page().during("creating the agent's code")?;
@@ -238,7 +238,7 @@ impl StartingProcess {
     }
 
     /// Executes step 2.
-    pub(crate) fn lay_out(&mut self, spec: &Spec<'_>) -> Result<(), SpawnError> {
+    pub(crate) fn lay_out(&mut self, spec: &SandboxSpec<'_>) -> Result<(), SpawnError> {
         // The flags include MAP_FIXED_NOREPLACE, because the kernel chose the addresses of program
         // and stack.
         const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
@@ -365,7 +365,7 @@ impl StartingProcess {
     pub(crate) fn confine_domain(
         &mut self,
         domain: &ForkedDomain,
-        spec: &Spec<'_>,
+        spec: &SandboxSpec<'_>,
         program: &ElfProgram,
     ) -> Result<NotifyListener, SpawnError> {
         let id = crate::user_of(domain.pid).into();
@@ -423,7 +423,7 @@ impl StartingProcess {
         mut self,
         domain: ForkedDomain,
         attach: NotifyListener,
-        spec: &Spec<'_>,
+        spec: &SandboxSpec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
         // The agent runs on the CPU of its caller, which may be any CPU.
         let all_cpus = self.put(args_offset::CPUS, &cpu_set(&[0; CPU_WORDS]))?;

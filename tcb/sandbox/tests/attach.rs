@@ -48,7 +48,7 @@ fn a_domain_receives_requested_descriptors() {
     target
         .domain
         .attach
-        .put(call.id, bell.as_fd(), DOORBELL as u32 + 88, true)
+        .add_descriptor(call.id, bell.as_fd(), DOORBELL as u32 + 88, true)
         .expect("answered");
     assert_eq!(target.answer(), Some(Ok(600)));
     let open = descriptors(target.domain.pid);
@@ -71,7 +71,7 @@ fn a_domain_receives_requested_descriptors() {
     target
         .domain
         .attach
-        .put(call.id, device.as_fd(), DEVICE as u32 + 2, true)
+        .add_descriptor(call.id, device.as_fd(), DEVICE as u32 + 2, true)
         .expect("answered");
     assert_eq!(target.answer(), Some(Ok(18)));
     assert_eq!(target.call(libc::SYS_read, &[18, SCRATCH, 8]), Some(8));
@@ -93,7 +93,7 @@ fn refusals_and_bad_numbers_fail_the_call() {
     let call = attach_call(&mut target, AttachTarget::Device(0));
     for beyond_the_limit in [5000, u32::MAX] {
         let port = &target.domain.attach;
-        let result = port.put(call.id, bell.as_fd(), beyond_the_limit, true);
+        let result = port.add_descriptor(call.id, bell.as_fd(), beyond_the_limit, true);
         assert!(result.is_err(), "{beyond_the_limit}");
     }
     target
@@ -113,7 +113,7 @@ fn a_dead_caller_is_reported() {
     target.kill();
     assert!(exits_within(&target.domain.pidfd, Duration::ZERO));
     let port = &target.domain.attach;
-    let put = port.put(call.id, bell.as_fd(), DEVICE as u32, true);
+    let put = port.add_descriptor(call.id, bell.as_fd(), DEVICE as u32, true);
     let answered = port.answer(call.id, 0, libc::EIO);
     let received = port.receive(Duration::ZERO).map(drop);
     for result in [put, answered, received] {

@@ -95,7 +95,7 @@ fn kill_ends_the_agent_of_a_dead_domain() {
     assert!(!Path::new(&format!("/proc/{}", target.domain.agent_pid)).exists());
     assert!(matches!(
         target.domain.agent.unmap(&[abi::Slot(5)]),
-        Err(AgentError::Gone)
+        Err(AgentError::Exited)
     ));
     assert!(target.domain.kill());
 }
@@ -110,7 +110,7 @@ fn a_domain_dies_with_its_agent() {
     let began = Instant::now();
     assert!(matches!(
         target.domain.agent.unmap(&[abi::Slot(5)]),
-        Err(AgentError::Gone)
+        Err(AgentError::Exited)
     ));
     assert!(
         began.elapsed() < TIMEOUT,
@@ -137,7 +137,7 @@ fn a_silent_agent_is_late() {
     let began = Instant::now();
     assert!(matches!(
         target.domain.agent.unmap(&[abi::Slot(5)]),
-        Err(AgentError::Late)
+        Err(AgentError::TimedOut)
     ));
     // Only an agent that lacks a CPU has several deadlines.
     let took = began.elapsed();

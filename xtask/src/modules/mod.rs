@@ -14,7 +14,7 @@ mod uses;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use tree::Tree;
-use uses::Ties;
+use uses::Dependencies;
 
 /// Maximum number of names shown for a dependency between two files.
 const NAMES_SHOWN: usize = 3;
@@ -28,9 +28,9 @@ pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
 /// Describes every cycle of the crate whose root is `file`.
 pub(crate) fn cycles_of_crate(name: &str, file: &Path) -> Result<Vec<String>> {
     let tree = Tree::read(file)?;
-    let ties = uses::ties(&tree);
+    let dependencies = uses::dependencies(&tree);
     let mut graph = cycles::Graph::new();
-    for &(from, to) in ties.keys() {
+    for &(from, to) in dependencies.keys() {
         graph.entry(from).or_default().insert(to);
     }
     let folder = file.parent().unwrap_or(file);
@@ -53,7 +53,10 @@ pub(crate) fn cycles_of_crate(name: &str, file: &Path) -> Result<Vec<String>> {
             ));
         }
         for way in ways {
-            found.push(format!("cycle in {name}: {}", describe(&way, &ties, &show)));
+            found.push(format!(
+                "cycle in {name}: {}",
+                describe(&way, &dependencies, &show)
+            ));
         }
     }
     Ok(found)
@@ -61,11 +64,11 @@ pub(crate) fn cycles_of_crate(name: &str, file: &Path) -> Result<Vec<String>> {
 
 /// Describes a cycle. In `a.rs:3 (B) -> b.rs:7 (A) -> a.rs`, line 3 of a.rs names B, which b.rs
 /// defines.
-fn describe(way: &[usize], ties: &Ties, show: &dyn Fn(usize) -> String) -> String {
+fn describe(way: &[usize], dependencies: &Dependencies, show: &dyn Fn(usize) -> String) -> String {
     let mut text = String::new();
     for (at, &from) in way.iter().enumerate() {
         let to = way[(at + 1) % way.len()];
-        let names = &ties[&(from, to)];
+        let names = &dependencies[&(from, to)];
         let line = names.first().map_or(0, |(line, _)| *line);
         let mut shown: Vec<&str> = Vec::new();
         for (_, name) in names {

@@ -11,22 +11,22 @@ use syn::{ConstParam, Macro, PatIdent, TypeParam, VisRestricted};
 
 /// For each pair of files, the line and name of each use by which the first file depends on the
 /// second.
-pub(super) type Ties = BTreeMap<(usize, usize), BTreeSet<(usize, String)>>;
+pub(super) type Dependencies = BTreeMap<(usize, usize), BTreeSet<(usize, String)>>;
 
 /// Returns the dependencies between the files of a crate.
-pub(super) fn ties(tree: &Tree) -> Ties {
+pub(super) fn dependencies(tree: &Tree) -> Dependencies {
     let mut reader = Reader {
         tree,
         module: 0,
         file: 0,
         bound: Vec::new(),
-        ties: Ties::new(),
+        dependencies: Dependencies::new(),
     };
     for (number, file) in tree.files.iter().enumerate() {
         (reader.file, reader.module) = (number, file.module);
         reader.visit_file(&file.syntax);
     }
-    reader.ties
+    reader.dependencies
 }
 
 struct Reader<'a> {
@@ -35,7 +35,7 @@ struct Reader<'a> {
     file: usize,
     /// Names of variables and generic parameters that enclosing items bind.
     bound: Vec<BTreeSet<String>>,
-    ties: Ties,
+    dependencies: Dependencies,
 }
 
 impl Reader<'_> {
@@ -53,7 +53,7 @@ impl Reader<'_> {
         if let Target::Item { module, name } = target {
             let to = self.tree.modules[module].file;
             if to != self.file {
-                let names = self.ties.entry((self.file, to)).or_default();
+                let names = self.dependencies.entry((self.file, to)).or_default();
                 names.insert((line, name));
             }
         }

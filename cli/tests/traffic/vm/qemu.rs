@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{TIMEOUT, Tied, kernel, wait_for};
+use testing::{ChildGuard, TIMEOUT, kernel, wait_for};
 
 /// The interface's MAC, which is also in the machine's configuration.
 pub(super) const MAC: &str = "02:00:00:00:05:01";
@@ -20,7 +20,7 @@ const PROMPT: &[u8] = b"(qemu) ";
 /// A running virtual machine, which is killed when this value is dropped.
 pub(super) struct Qemu {
     child: Child,
-    _tied: Tied,
+    _tied: ChildGuard,
     folder: PathBuf,
 }
 
@@ -66,7 +66,7 @@ impl Qemu {
             .current_dir(&folder)
             .stdin(Stdio::null());
         let child = command.spawn().unwrap();
-        let tied = Tied::new(child.id());
+        let tied = ChildGuard::new(child.id());
         Self {
             child,
             _tied: tied,

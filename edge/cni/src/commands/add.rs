@@ -59,7 +59,7 @@ fn check_free(
     machine: &MachineClient,
     guest: &str,
 ) -> Result<(), CniError> {
-    let away = |error| machine.no_answer(ErrorCode::Later, error);
+    let away = |error| machine.unavailable_error(ErrorCode::Later, error);
     machine.guests().map_err(away)?;
     let pending = request.pending();
     pending.retry_all(machine);
@@ -88,7 +88,7 @@ fn attach(
 ) -> Result<(String, CniResult), CniError> {
     requested.check_assigned(&given)?;
     if request.network.routed {
-        given = routed::by_gateway(given)?;
+        given = routed::route_by_gateway(given)?;
         routed::ignore_redirects(&request.call.netns)?;
     }
     let section = section(request, requested, guest, &given)?;
@@ -97,8 +97,9 @@ fn attach(
         Err(Error::Refused(why)) => Err(match machine.has(guest) {
             Ok(true) => exists(request),
             _ => {
-                pod::forget(request, guest)?;
-                CniError::new(ErrorCode::Refused, "the machine rejects the container").because(why)
+                pod::remove_record(request, guest)?;
+                CniError::new(ErrorCode::Refused, "the machine rejects the container")
+                    .with_details(why)
             }
         }),
         Err(error) => {
@@ -106,8 +107,8 @@ fn attach(
             if machine.detach(guest).is_err() {
                 request.pending().record(machine, guest)?;
             }
-            pod::forget(request, guest)?;
-            Err(machine.no_answer(ErrorCode::Later, error))
+            pod::remove_record(request, guest)?;
+            Err(machine.unavailable_error(ErrorCode::Later, error))
         }
     }
 }
@@ -132,7 +133,7 @@ fn section(
         "routes": given.machine_routes()?,
     }))?;
     vif.extend(requested.vif.clone());
-    pod::close(request, guest, &mut vif)?;
+    pod::isolate(request, guest, &mut vif)?;
     Ok(ConfigValue::Section(BTreeMap::from([
         ("name".to_owned(), ConfigValue::Text(guest.to_owned())),
         (
@@ -166,7 +167,7 @@ fn result(
         ..given
     };
     let all = match requested.before {
-        Some(before) => before.and(own),
+        Some(before) => before.merged_with(own),
         None => own,
     };
     all.in_version(request.version)

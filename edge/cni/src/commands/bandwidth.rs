@@ -39,7 +39,7 @@ impl Bandwidth {
             if rate > RATE_MAX {
                 let msg = format!("`bandwidth.{way}Rate` is {rate}");
                 let why = format!("set bits per second, at most {RATE_MAX}");
-                return Err(CniError::new(ErrorCode::Config, msg).because(why));
+                return Err(CniError::new(ErrorCode::Config, msg).with_details(why));
             }
             let mbps = rate as f64 / 1e6;
             let is_lower = |there: &ConfigValue| match there {

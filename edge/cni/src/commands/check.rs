@@ -23,13 +23,13 @@ pub(crate) fn check(request: &PluginRequest) -> Result<(), CniError> {
     let machine = request.machine()?;
     let guest = request.key().guest();
     let there = machine.has(&guest);
-    if !there.map_err(|error| machine.no_answer(ErrorCode::Later, error))? {
+    if !there.map_err(|error| machine.unavailable_error(ErrorCode::Later, error))? {
         let msg = format!("the machine has no guest {guest}");
         return Err(CniError::new(ErrorCode::Differs, msg));
     }
     let seen = namespace::inspect(&call.netns, &call.ifname).map_err(|error| {
         let msg = format!("the namespace {} does not exist", call.netns);
-        CniError::new(ErrorCode::NoContainer, msg).because(error)
+        CniError::new(ErrorCode::NoContainer, msg).with_details(error)
     })?;
     let is_as_added = match &seen {
         Some(seen) => compare(&added, &call.ifname, seen),
@@ -40,7 +40,7 @@ pub(crate) fn check(request: &PluginRequest) -> Result<(), CniError> {
             "{} of the container {} has changed",
             call.ifname, call.container
         );
-        CniError::new(ErrorCode::Differs, msg).because(what)
+        CniError::new(ErrorCode::Differs, msg).with_details(what)
     })?;
     request.ipam()?.map_or(Ok(()), |ipam| ipam.check())
 }
@@ -57,7 +57,7 @@ fn compare(added: &CniResult, ifname: &str, seen: &InterfaceState) -> Result<(),
         return Err(format!("its MAC is {} instead of {}", seen.mac, own.mac));
     }
     for ip in added.ips.iter().filter(|ip| ip.interface == Some(number)) {
-        let is_same = |address: &IpAddr| ip.plain().parse::<IpAddr>() == Ok(*address);
+        let is_same = |address: &IpAddr| ip.without_prefix().parse::<IpAddr>() == Ok(*address);
         if !seen.addresses.iter().any(is_same) {
             return Err(format!("its address {} is missing", ip.address));
         }

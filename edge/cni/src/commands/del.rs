@@ -26,7 +26,7 @@ pub(crate) fn del(request: &PluginRequest) -> Result<(), CniError> {
             eprintln!("grantway-cni: {guest} will be detached when its machine answers: {error}");
         }
     }
-    pod::forget(request, &guest)?;
+    pod::remove_record(request, &guest)?;
     // Release addresses last, so that no other container gets them while the interface exists.
     request.ipam()?.map_or(Ok(()), |ipam| ipam.del())
 }

@@ -53,7 +53,7 @@ pub(crate) fn gc(request: &PluginRequest) -> Result<(), CniError> {
         release(request, &valid)?;
     }
     let freed = request.ipam().and_then(|ipam| match ipam {
-        Some(ipam) => ipam.newer("GC"),
+        Some(ipam) => ipam.call_if_supported("GC"),
         None => Ok(()),
     });
     swept.and(freed)
@@ -89,7 +89,7 @@ fn sweep(
         Ok(guests) => guests,
         // A machine that is not running has no guests.
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(machine.no_answer(ErrorCode::Later, error)),
+        Err(error) => return Err(machine.unavailable_error(ErrorCode::Later, error)),
     };
     request.pending().retry_all(machine);
     let stale = guests
@@ -99,10 +99,10 @@ fn sweep(
     for guest in stale {
         if let Err(error) = machine.detach(guest) {
             let msg = format!("{guest} is still attached");
-            swept = Err(CniError::new(ErrorCode::Refused, msg).because(error));
+            swept = Err(CniError::new(ErrorCode::Refused, msg).with_details(error));
             continue;
         }
-        if let Err(error) = pod::forget(request, guest) {
+        if let Err(error) = pod::remove_record(request, guest) {
             swept = Err(error);
         }
     }

@@ -115,14 +115,14 @@ impl InterfaceRequest {
     pub(super) fn check_assigned(&self, given: &CniResult) -> Result<(), CniError> {
         let plain = |text: &str| text.parse::<IpAddr>().ok();
         for requested in self.ips.iter().map(|ip| CniIp::of(ip)) {
-            let same = |ip: &CniIp| plain(ip.plain()) == plain(requested.plain());
-            if plain(requested.plain()).is_none() || !given.ips.iter().any(same) {
+            let same = |ip: &CniIp| plain(ip.without_prefix()) == plain(requested.without_prefix());
+            if plain(requested.without_prefix()).is_none() || !given.ips.iter().any(same) {
                 let msg = format!(
                     "unsupported: the address {} was not assigned",
                     requested.address
                 );
                 let why = "the plugin in `ipam` must support requested addresses";
-                return Err(CniError::new(ErrorCode::Unsupported, msg).because(why));
+                return Err(CniError::new(ErrorCode::Unsupported, msg).with_details(why));
             }
         }
         Ok(())

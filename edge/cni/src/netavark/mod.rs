@@ -64,6 +64,6 @@ fn read(input: &[u8]) -> Result<Value, CniError> {
             ErrorCode::Decode,
             "standard input is not a network of podman",
         )
-        .because(error)
+        .with_details(error)
     })
 }

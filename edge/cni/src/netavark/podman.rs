@@ -13,14 +13,14 @@ pub(super) struct PodmanNetwork {
     pub(super) name: String,
     #[serde(default)]
     pub(super) internal: bool,
-    pub(super) subnets: Option<Vec<Subnet>>,
+    pub(super) subnets: Option<Vec<PodmanSubnet>>,
     routes: Option<Vec<PodmanRoute>>,
     pub(super) options: Option<BTreeMap<String, String>>,
     pub(super) ipam_options: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Subnet {
+pub(super) struct PodmanSubnet {
     subnet: String,
     gateway: Option<IpAddr>,
 }
@@ -140,7 +140,7 @@ impl PodmanRoute {
     }
 }
 
-impl Subnet {
+impl PodmanSubnet {
     /// Returns the prefix length and the gateway of the subnet, if an address is in it.
     fn prefix_of(&self, ip: IpAddr) -> Option<(u32, Option<IpAddr>)> {
         let (base, prefix) = self.subnet.split_once('/')?;
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn an_address_is_in_its_own_subnet() {
         let of = |subnet: &str, ip: &str| {
-            let subnet = Subnet {
+            let subnet = PodmanSubnet {
                 subnet: subnet.to_owned(),
                 gateway: None,
             };

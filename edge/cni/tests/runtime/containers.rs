@@ -135,7 +135,7 @@ fn containers_are_guarded() {
     wait_until("not every forged frame is dropped", || {
         let drops = machine.stat("driver")["drops"].clone();
         println!("{drops}");
-        forged().all(|(reason, count)| drops[reason].as_u64() >= Some(count))
+        forged_frame_drops().all(|(reason, count)| drops[reason].as_u64() >= Some(count))
     });
     reaches(&a.1, HOST);
     a.call("DEL", &conf).done();

@@ -4,7 +4,7 @@ use crate::machine::{HOST, Machine, answered, has_interface, path, reaches, run}
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
-use testing::{Killed, require, wait_until};
+use testing::{KillOnDrop, require, wait_until};
 
 /// A container in the network of a machine, which publishes a port.
 fn container(machine: &Machine) -> Value {
@@ -77,7 +77,7 @@ fn netavark_attaches_containers_as_guests() {
         let serve = busybox.args(["httpd", "-f", "-p", "80", "-h"]).arg(&www);
         serve.spawn().unwrap()
     };
-    let server = Killed(netns.enter(serve).unwrap());
+    let server = KillOnDrop(netns.enter(serve).unwrap());
     let url = format!("http://{HOST}:8080/");
     wait_until("no page by the published port", || {
         let get = ["--silent", "--max-time", "2", &url];

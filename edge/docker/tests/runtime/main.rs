@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
-use testing::{Killed, require};
+use testing::{KillOnDrop, require};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_grantway-docker");
 
@@ -73,7 +73,7 @@ fn a_passed_socket_is_served() {
         .arg(folder.path().join("run"))
         .stdin(OwnedFd::from(listener))
         .spawn();
-    let _driver = Killed(driver.unwrap());
+    let _driver = KillOnDrop(driver.unwrap());
     let mut stream = UnixStream::connect(&socket).unwrap();
     let request = b"POST /Plugin.Activate HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
     stream.write_all(request).unwrap();

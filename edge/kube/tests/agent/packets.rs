@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use testing::{Tied, default_signals, require, wait_until};
+use testing::{ChildGuard, default_signals, require, wait_until};
 
 /// The address in the Node object. No packet between the node and its pods has this address.
 const NODE_ADDRESS: &str = "192.0.2.1";
@@ -25,7 +25,7 @@ struct RealNode {
     host: Namespace,
     up: Child,
     /// Kills the machine if these tests are killed.
-    _tied: Tied,
+    _tied: ChildGuard,
 }
 
 fn program(name: &str) -> PathBuf {
@@ -57,7 +57,7 @@ impl RealNode {
             .spawn()
             .unwrap();
         let real = Self {
-            _tied: Tied::new(up.id()),
+            _tied: ChildGuard::new(up.id()),
             node,
             host,
             up,

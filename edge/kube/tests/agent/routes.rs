@@ -4,7 +4,7 @@ use crate::api::{Api, NODES};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
-use testing::{Killed, require, wait_until};
+use testing::{KillOnDrop, require, wait_until};
 
 fn node(name: &str, addresses: &[&str], subnets: &[&str]) -> Value {
     let address = |address: &&str| json!({ "type": "InternalIP", "address": address });
@@ -79,7 +79,7 @@ fn routes_follow_the_nodes() {
             .spawn()
             .unwrap()
     };
-    let program = Killed(host.0.enter(start).unwrap());
+    let program = KillOnDrop(host.0.enter(start).unwrap());
     let of_node_2 = ["10.244.2.0/24 via 192.0.2.2", "fd00:10:2::/64 via fd00::2"];
     host.await_routes(&of_node_2);
     assert!(host.ip("route").contains("10.244.3.0/24 via 192.0.2.9"));
@@ -110,6 +110,6 @@ fn routes_follow_the_nodes() {
     drop(program);
     host.await_routes(&[of_3, of_4]);
     api.remove(NODES, "node-3");
-    let _program = Killed(host.0.enter(start).unwrap());
+    let _program = KillOnDrop(host.0.enter(start).unwrap());
     host.await_routes(&[of_4]);
 }

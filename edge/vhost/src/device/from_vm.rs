@@ -24,7 +24,7 @@ pub(super) struct FromVm {
     /// handle.
     pub(super) has_other: bool,
     /// Whether that run moved no frame. If so, the next run begins with a single chain.
-    pub(super) in_vain: bool,
+    pub(super) is_fruitless: bool,
 }
 
 /// Reason why a chain yields no frame.

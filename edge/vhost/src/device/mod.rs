@@ -15,7 +15,7 @@ use crate::backend::VhostBackend;
 use crate::connection::VmmConnection;
 use crate::memory::VmMemory;
 use crate::queue::{RingError, SplitRing};
-use crate::system::System;
+use crate::system::VhostSystem;
 use from_vm::FromVm;
 use net::packet::flow::flow_hash;
 use nic::{Buffers, Caps, Frame, Nic, Notified, SmallFrames, TxReport};
@@ -43,7 +43,7 @@ pub struct QueueDevice<S> {
     short: Option<(usize, u16)>,
 }
 
-impl<S: System> QueueDevice<S> {
+impl<S: VhostSystem> QueueDevice<S> {
     /// Returns the devices of an interface with `queues` queues, in order.
     pub fn all(backend: VhostBackend<S>, queues: usize) -> Vec<Self> {
         let offer = *backend.offer();
@@ -214,7 +214,7 @@ impl<S: System> QueueDevice<S> {
     }
 }
 
-impl<S: System> Nic for QueueDevice<S> {
+impl<S: VhostSystem> Nic for QueueDevice<S> {
     /// Returns the capabilities of the offer. The device performs in software the offloads that the
     /// driver has not accepted.
     fn caps(&self) -> Caps {
@@ -282,7 +282,7 @@ impl<S: System> Nic for QueueDevice<S> {
     }
 }
 
-impl<S: System> Notified for QueueDevice<S> {
+impl<S: VhostSystem> Notified for QueueDevice<S> {
     fn serve(&mut self, now_ns: u64) -> bool {
         self.is_first() && self.backend.borrow_mut().serve(now_ns)
     }
@@ -331,7 +331,7 @@ impl<S: System> Notified for QueueDevice<S> {
         };
         let has_more = Self::with_ring(backend, ring, |queue, _| {
             queue.count()?;
-            Ok(queue.seen() != short_at)
+            Ok(queue.last_avail() != short_at)
         });
         // A stopped ring accepts frames and drops them.
         has_more.unwrap_or(true)

@@ -11,14 +11,14 @@ use super::to_vm::{Delivery, ToVm};
 use crate::features::VirtioFeatures;
 use crate::memory::VmMemory;
 use crate::queue::{BATCH, ChainSegment, CopyDirection, RingError, ShortChain, SplitRing};
-use crate::system::System;
+use crate::system::VhostSystem;
 use net::packet::flow::flow_hash;
 use nic::prefetch::{fetch_ahead, frames_ahead};
 use nic::small_frame::HEAD_BYTES;
 use nic::{Buffers, Frame, Piece, SmallFrames, TxReport};
 use shmem::{Fault, Span};
 
-impl<S: System> SmallFrames for QueueDevice<S> {
+impl<S: VhostSystem> SmallFrames for QueueDevice<S> {
     fn rx_small_frames(
         &mut self,
         _now_ns: u64,
@@ -72,16 +72,16 @@ impl FromVm {
         let plain =
             |chain: &ShortChain| plain_frame(chain.segment.span, header_bytes, caps.max_frame);
         let chains = &mut self.short_chains;
-        if self.in_vain {
+        if self.is_fruitless {
             queue.peek_short_chains(memory, CopyDirection::Read, 1, chains)?;
             if chains.first().and_then(plain).is_none() {
-                self.has_other = queue.known() > 0;
+                self.has_other = queue.known_chains() > 0;
                 return Ok(());
             }
         }
         queue.peek_short_chains(memory, CopyDirection::Read, budget, chains)?;
         let found = chains.len();
-        self.has_other = found < budget.min(BATCH) && found < queue.known().into();
+        self.has_other = found < budget.min(BATCH) && found < queue.known_chains().into();
         let first = out.len();
         buffers.take_many(found, out);
         self.starved = out.len() - first < found;
@@ -111,7 +111,7 @@ impl FromVm {
         for piece in out.drain(first + count..) {
             buffers.put(piece.buffer);
         }
-        self.in_vain = self.has_other && count == 0;
+        self.is_fruitless = self.has_other && count == 0;
         answered
     }
 }
@@ -179,7 +179,7 @@ impl ToVm {
                 }
                 let written = write(span, features, piece.span);
                 // The write is logged even after a fault, because a part may have been written.
-                memory.wrote(gpa, needed);
+                memory.log_write(gpa, needed);
                 let (fate, bytes) = match written {
                     Ok(()) => (Delivery::Sent, needed),
                     Err(Fault) => (Delivery::Fault, 0),
@@ -197,7 +197,7 @@ impl ToVm {
             {
                 let fate = self.give_alone((queue, memory), features, *piece)?;
                 if fate.count(piece.span.len(), report) {
-                    self.short_at = Some(queue.seen());
+                    self.short_at = Some(queue.last_avail());
                     return Ok(());
                 }
                 rest = behind;

@@ -44,9 +44,9 @@ pub(super) struct ToVm {
 pub(super) enum Delivery {
     Sent,
     /// The driver has posted too few buffers. The device has taken none.
-    Waits,
+    NoBuffers,
     /// The frame, or a part of it, was dropped, and chains may be lost.
-    Lost,
+    Dropped,
     Fault,
     Refused,
 }
@@ -59,8 +59,8 @@ impl Delivery {
                 report.sent += 1;
                 report.bytes += bytes as u64;
             }
-            Self::Waits => return true,
-            Self::Lost => report.full += 1,
+            Self::NoBuffers => return true,
+            Self::Dropped => report.full += 1,
             Self::Fault => report.fault += 1,
             Self::Refused => report.refused += 1,
         }
@@ -93,7 +93,7 @@ impl ToVm {
             };
             let bytes = frame.map_or(0, Frame::len);
             if fate.count(bytes, report) {
-                self.short_at = Some(queue.seen());
+                self.short_at = Some(queue.last_avail());
                 return Ok(());
             }
         }
@@ -139,7 +139,7 @@ impl ToVm {
             ) {
                 (Delivery::Sent, _) => Delivery::Sent,
                 // The driver has received the first segments, and TCP retransmits the others.
-                (Delivery::Waits, 1..) => Delivery::Lost,
+                (Delivery::NoBuffers, 1..) => Delivery::Dropped,
                 (other, _) => other,
             };
             if !matches!(fate, Delivery::Sent) {
@@ -211,7 +211,7 @@ impl ToVm {
             match queue.take(memory, CopyDirection::Write, chain)? {
                 None => {
                     queue.put_back_chains(count as u16);
-                    return Ok(Err(Delivery::Waits));
+                    return Ok(Err(Delivery::NoBuffers));
                 }
                 Some(Ok(())) => {
                     bytes += chain.bytes();
@@ -220,7 +220,7 @@ impl ToVm {
                 Some(Err(bad)) => {
                     self.bad.count(bad);
                     self.give_back((queue, memory), count + 1)?;
-                    return Ok(Err(Delivery::Lost));
+                    return Ok(Err(Delivery::Dropped));
                 }
             }
             let is_last = !mergeable || count == CHAINS_MAX;
@@ -307,7 +307,7 @@ impl<'a> ChainBuffers<'a> {
             // The write is logged after it happens: otherwise the front end could send the page
             // before the write and never again. It is logged even after a fault, because a part may
             // have been written.
-            self.memory.wrote(gpa, span.len());
+            self.memory.log_write(gpa, span.len());
             written?;
             bytes = bytes.get(span.len()..).unwrap_or(&[]);
         }
@@ -319,7 +319,7 @@ impl<'a> ChainBuffers<'a> {
         while !from.is_empty() {
             let ChainSegment { span, gpa } = self.next(from.len())?;
             let copied = shmem::copy(span, from);
-            self.memory.wrote(gpa, span.len());
+            self.memory.log_write(gpa, span.len());
             copied?;
             from = from.skip(span.len());
         }

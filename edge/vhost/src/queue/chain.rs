@@ -131,7 +131,7 @@ impl ChainEntry {
     /// Returns the buffer of a chain that consists of only this descriptor and lies in one region,
     /// or `None` for any other chain.
     #[inline]
-    pub(super) fn alone(
+    pub(super) fn single_buffer(
         &self,
         memory: &VmMemory,
         direction: CopyDirection,

@@ -123,7 +123,7 @@ impl SplitRing {
         let next_used = (word >> 16) as u16;
         if let Some(gpa) = addresses.log {
             // An earlier back end may have died between a write and its record in the log.
-            memory.wrote(gpa, used_bytes);
+            memory.log_write(gpa, used_bytes);
         }
         Some(Self {
             table,
@@ -150,14 +150,14 @@ impl SplitRing {
 
     /// Returns the index of the available ring that was last read.
     #[must_use]
-    pub fn seen(&self) -> u16 {
+    pub fn last_avail(&self) -> u16 {
         self.seen
     }
 
     /// Returns the number of chains that can be taken according to the index read last.
     #[must_use]
     #[inline]
-    pub fn known(&self) -> u16 {
+    pub fn known_chains(&self) -> u16 {
         self.seen.wrapping_sub(self.next_avail)
     }
 
@@ -189,7 +189,7 @@ impl SplitRing {
         direction: CopyDirection,
         chain: &mut DescriptorChain,
     ) -> Result<Option<Result<(), BadChain>>, RingError> {
-        if self.known() == 0 && self.count()? == 0 {
+        if self.known_chains() == 0 && self.count()? == 0 {
             return Ok(None);
         }
         let head = self.head(self.next_avail)?;
@@ -328,7 +328,7 @@ impl SplitRing {
     #[inline]
     fn log(&self, memory: &VmMemory, at: usize, bytes: usize) {
         if let Some(gpa) = self.log {
-            memory.wrote(gpa.wrapping_add(at as u64), bytes);
+            memory.log_write(gpa.wrapping_add(at as u64), bytes);
         }
     }
 }

@@ -36,10 +36,10 @@ impl SplitRing {
     ) -> Result<(), RingError> {
         chains.clear();
         let most = most.min(BATCH);
-        if usize::from(self.known()) < most {
+        if usize::from(self.known_chains()) < most {
             self.count()?;
         }
-        let count = self.known().min(most as u16);
+        let count = self.known_chains().min(most as u16);
         self.prefetch_used(count);
         let mut heads = [0; BATCH];
         let table = self.table();
@@ -49,7 +49,8 @@ impl SplitRing {
         }
         for &head in heads.iter().take(count.into()) {
             let entry = table.entry(head).ok();
-            let Some(segment) = entry.and_then(|entry| entry.alone(memory, direction)) else {
+            let Some(segment) = entry.and_then(|entry| entry.single_buffer(memory, direction))
+            else {
                 break;
             };
             chains.push(ShortChain { head, segment });

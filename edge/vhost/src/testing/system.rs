@@ -1,6 +1,6 @@
 //! The shim's system in an unconfined program.
 
-use crate::System;
+use crate::VhostSystem;
 use shmem::{Mapping, Span};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -14,7 +14,7 @@ pub struct ProcessSystem {
     pub watched: Vec<(RawFd, bool)>,
 }
 
-impl System for ProcessSystem {
+impl VhostSystem for ProcessSystem {
     fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span> {
         let mapping = Mapping::new(file, offset, bytes as usize)?;
         let span = mapping.span();

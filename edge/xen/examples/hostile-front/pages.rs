@@ -55,7 +55,7 @@ impl Granted {
         if refused {
             return Err(io::Error::last_os_error());
         }
-        window.show(device.as_fd(), alloc.index, PageRights::ReadWrite)?;
+        window.map_device(device.as_fd(), alloc.index, PageRights::ReadWrite)?;
         Ok(Self {
             window,
             grefs: alloc.grefs,
@@ -73,7 +73,7 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         // A page stays granted while it is mapped.
-        self.window.hide();
+        self.window.unmap();
     }
 }
 

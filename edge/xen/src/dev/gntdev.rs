@@ -258,7 +258,7 @@ impl Gntdev {
             count: count as u32,
             span: Span::EMPTY,
         };
-        mapped.span = window.show(self.device.as_fd(), argument.index, rights)?;
+        mapped.span = window.map_device(self.device.as_fd(), argument.index, rights)?;
         Ok(mapped)
     }
 }
@@ -283,7 +283,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        self.window.hide();
+        self.window.unmap();
         let count = self.count;
         self.device.tally.count(Hypercall::Unmap, 1, count.into());
         let mut argument = UnmapGrantRef {

@@ -48,14 +48,19 @@ impl ForeignWindow {
     /// # Errors
     ///
     /// Returns an error if the descriptor cannot be mapped this way; nothing is then mapped.
-    pub fn show(self, fd: BorrowedFd<'_>, offset: u64, rights: PageRights) -> io::Result<Span> {
+    pub fn map_device(
+        self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        rights: PageRights,
+    ) -> io::Result<Span> {
         let rights = match rights {
             PageRights::Read => libc::PROT_READ,
             PageRights::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         let shared = self.over(libc::MAP_SHARED, rights, fd.as_raw_fd(), offset);
         if let Err(error) = shared {
-            self.hide();
+            self.unmap();
             return Err(error);
         }
         Ok(self.span())
@@ -70,7 +75,7 @@ impl ForeignWindow {
     /// kernel may have left a hole into which Rust's memory could be mapped. The end of the process
     /// unmaps all pages even if the kernel has no memory. The next process continues with the
     /// rings, and guests notice only a pause.
-    pub fn hide(self) {
+    pub fn unmap(self) {
         if let Err(error) = self.blank() {
             panic!("pages of other domains cannot be unmapped: {error}");
         }

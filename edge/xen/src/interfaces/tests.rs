@@ -1,5 +1,5 @@
 use super::*;
-use crate::netif::features::{EventPorts, offered};
+use crate::netif::features::{EventPorts, backend_offer};
 use crate::store::fake::FakeStore;
 use config::domain::Offloads;
 
@@ -59,13 +59,16 @@ const CONN: ConnId = ConnId(0);
 /// Executes the driver's part of the handshake.
 fn connected(fake: &FakeStore) -> Interfaces<FakeStore> {
     let mut interfaces = served(fake);
-    let offer = offered(Offloads::Tso);
+    let offer = backend_offer(Offloads::Tso);
     interfaces
         .set(CONN, XenbusState::InitWait, Some(&offer))
         .unwrap();
     front_connects(fake);
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
+    assert_eq!(
+        interfaces.published_state(CONN),
+        Some(XenbusState::Initialised)
+    );
     interfaces.choose(CONN).unwrap();
     interfaces
         .set(CONN, XenbusState::Connected, Some(&offer))
@@ -87,7 +90,10 @@ fn the_hand_shake_of_a_stock_frontend() {
         Some("1")
     );
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Connected));
+    assert_eq!(
+        interfaces.published_state(CONN),
+        Some(XenbusState::Connected)
+    );
     assert_eq!(interfaces.next_change(), None);
 }
 
@@ -98,7 +104,7 @@ fn in_dom0_the_toolstack_removes_the_nodes() {
     fake.set(&format!("{BE}/online"), "0");
     fake.set(&format!("{BE}/state"), "5");
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
+    assert_eq!(interfaces.published_state(CONN), Some(XenbusState::Closing));
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     assert_eq!(state(&fake), "6");
     assert_eq!(
@@ -133,14 +139,14 @@ fn a_destroyed_guest_loses_its_nodes() {
     let mut interfaces = connected(&fake);
     fake.remove("/local/domain/3");
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Unknown));
+    assert_eq!(interfaces.published_state(CONN), Some(XenbusState::Unknown));
     fake.remove(BE);
     interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Removed(CONN))
     );
-    assert_eq!(interfaces.shown(CONN), None);
+    assert_eq!(interfaces.published_state(CONN), None);
     // Later states of the driver have no effect.
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     assert_eq!(fake.get(&format!("{BE}/state")), None);
@@ -152,7 +158,7 @@ fn a_frontend_reconnects() {
     let mut interfaces = connected(&fake);
     fake.set(&format!("{FE}/state"), "5");
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
+    assert_eq!(interfaces.published_state(CONN), Some(XenbusState::Closing));
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     assert_eq!(state(&fake), "6");
     assert_eq!(
@@ -162,8 +168,11 @@ fn a_frontend_reconnects() {
     );
     fake.set(&format!("{FE}/state"), "1");
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialising));
-    let offer = offered(Offloads::Tso);
+    assert_eq!(
+        interfaces.published_state(CONN),
+        Some(XenbusState::Initialising)
+    );
+    let offer = backend_offer(Offloads::Tso);
     interfaces
         .set(CONN, XenbusState::InitWait, Some(&offer))
         .unwrap();
@@ -177,9 +186,9 @@ fn the_next_process_takes_over_silently() {
     let before = fake.nodes().tree.clone();
     let mut next = served(&fake);
     assert!(next.get(CONN).unwrap().resumes);
-    let offer = offered(Offloads::None);
+    let offer = backend_offer(Offloads::None);
     next.set(CONN, XenbusState::InitWait, Some(&offer)).unwrap();
-    assert_eq!(next.shown(CONN), Some(XenbusState::Initialised));
+    assert_eq!(next.published_state(CONN), Some(XenbusState::Initialised));
     let ports = next.choose(CONN).unwrap().unwrap().queues[0].ports;
     assert_eq!(ports, EventPorts::Shared(15));
     next.set(CONN, XenbusState::Connected, Some(&offer))
@@ -258,7 +267,7 @@ fn interfaces_with_a_common_prefix_are_distinct() {
     fake.set(&format!("{}/state", frontend(10)), "4");
     interfaces.read_changes(0).unwrap();
     for (conn, device) in all {
-        let connected = interfaces.shown(conn) == Some(XenbusState::Connected);
+        let connected = interfaces.published_state(conn) == Some(XenbusState::Connected);
         assert_eq!(connected, device == 10, "{device}");
     }
 }
@@ -268,17 +277,20 @@ fn changes_during_a_request_are_not_lost() {
     let fake = toolstack("0");
     let mut interfaces = served(&fake);
     interfaces.read_changes(0).unwrap();
-    assert!(!interfaces.has_news());
+    assert!(!interfaces.has_changes());
     front_connects(&fake);
     // The changes arrive before the answers, and nothing arrives after them.
-    let offer = offered(Offloads::Tso);
+    let offer = backend_offer(Offloads::Tso);
     interfaces
         .set(CONN, XenbusState::InitWait, Some(&offer))
         .unwrap();
-    while interfaces.has_news() {
+    while interfaces.has_changes() {
         interfaces.read_changes(0).unwrap();
     }
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
+    assert_eq!(
+        interfaces.published_state(CONN),
+        Some(XenbusState::Initialised)
+    );
 }
 
 #[test]
@@ -336,7 +348,7 @@ fn a_rejected_guest_is_retried_when_another_ends() {
         Some(InterfaceChange::Added(ConnId(1)))
     );
     interfaces.refuse(ConnId(1), "its MAC is taken").unwrap();
-    while interfaces.has_news() {
+    while interfaces.has_changes() {
         interfaces.read_changes(0).unwrap();
         if let Some(InterfaceChange::Added(conn)) = interfaces.next_change() {
             interfaces.refuse(conn, "its MAC is taken").unwrap();
@@ -348,7 +360,7 @@ fn a_rejected_guest_is_retried_when_another_ends() {
         interfaces.next_change(),
         Some(InterfaceChange::Removed(ConnId(0)))
     );
-    assert!(interfaces.has_news());
+    assert!(interfaces.has_changes());
     interfaces.read_changes(0).unwrap();
     assert!(matches!(
         interfaces.next_change(),
@@ -443,14 +455,17 @@ fn a_flooding_guest_is_read_at_a_limited_rate() {
     // Another guest's change is read immediately.
     fake.set("/local/domain/4/device/vif/0/state", "4");
     interfaces.read_changes(0).unwrap();
-    assert_eq!(interfaces.shown(ConnId(1)), Some(XenbusState::Connected));
+    assert_eq!(
+        interfaces.published_state(ConnId(1)),
+        Some(XenbusState::Connected)
+    );
     // The last write of the flooding guest is not lost.
     fake.set(&format!("{FE}/state"), "6");
     interfaces.read_changes(0).unwrap();
-    assert_ne!(interfaces.shown(CONN), Some(XenbusState::Closed));
+    assert_ne!(interfaces.published_state(CONN), Some(XenbusState::Closed));
     let due = interfaces.due_ns(0).unwrap();
     assert!((1..=20_000_000).contains(&due), "{due}");
     interfaces.read_changes(due).unwrap();
-    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closed));
+    assert_eq!(interfaces.published_state(CONN), Some(XenbusState::Closed));
     assert_eq!(interfaces.due_ns(due), None);
 }

@@ -34,7 +34,7 @@ const FRONT: [(&str, Features); 6] = [
 /// Returns the offer to every frontend. It always accepts blank checksums over IPv4, because a
 /// stock frontend leaves them blank regardless of the offer.
 #[must_use]
-pub fn offered(offloads: Offloads) -> BackRecord {
+pub fn backend_offer(offloads: Offloads) -> BackRecord {
     let checksums = Features::SG.with(Features::RX_COPY);
     let features = match offloads {
         Offloads::None => checksums,
@@ -139,7 +139,7 @@ pub enum FrontendError {
 /// # Errors
 ///
 /// Returns [`FrontendError`].
-pub fn chosen(
+pub fn read_choice(
     mac: [u8; 6],
     mut node: impl FnMut(&str) -> Option<String>,
 ) -> Result<FrontendChoice, FrontendError> {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn of(nodes: &BTreeMap<&str, &str>) -> Result<FrontendChoice, FrontendError> {
-        chosen(MAC, |name| nodes.get(name).map(|value| (*value).to_owned()))
+        read_choice(MAC, |name| nodes.get(name).map(|value| (*value).to_owned()))
     }
 
     #[test]
@@ -257,7 +257,8 @@ mod tests {
         let ports = EventPorts::Shared(15);
         let rings = [8, 9].map(GrantRef);
         assert_eq!(chosen.queues, [FrontendQueue { rings, ports }]);
-        let negotiated = Negotiated::of(&offered(Offloads::Tso), &chosen.record).unwrap();
+        let negotiated =
+            Negotiated::of(&backend_offer(Offloads::Tso), &read_choice.record).unwrap();
         for end in [negotiated.to_guest, negotiated.from_guest] {
             assert!(end.gso_tcpv4 && end.gso_tcpv6 && end.csum && end.ipv6_csum);
             assert_eq!(end.max_slots, 18);
@@ -285,7 +286,7 @@ mod tests {
             let mut nodes = stock();
             nodes.remove(missing);
             let record = of(&nodes).unwrap().record;
-            let to = Negotiated::of(&offered(Offloads::Tso), &record)
+            let to = Negotiated::of(&backend_offer(Offloads::Tso), &record)
                 .unwrap()
                 .to_guest;
             let got = [to.gso_tcpv4, to.gso_tcpv6, to.csum, to.ipv6_csum];
@@ -295,7 +296,7 @@ mod tests {
         nodes.insert("feature-no-csum-offload", "1");
         let record = of(&nodes).unwrap().record;
         assert!(
-            !Negotiated::of(&offered(Offloads::Tso), &record)
+            !Negotiated::of(&backend_offer(Offloads::Tso), &record)
                 .unwrap()
                 .to_guest
                 .csum
@@ -307,7 +308,7 @@ mod tests {
         for offloads in [Offloads::None, Offloads::Checksum, Offloads::Tso] {
             let record = of(&stock()).unwrap().record;
             assert!(
-                Negotiated::of(&offered(offloads), &record)
+                Negotiated::of(&backend_offer(offloads), &record)
                     .unwrap()
                     .from_guest
                     .csum
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn nodes_match_the_offer() {
-        let nodes: BTreeMap<_, _> = back_nodes(&offered(Offloads::Checksum))
+        let nodes: BTreeMap<_, _> = back_nodes(&backend_offer(Offloads::Checksum))
             .into_iter()
             .collect();
         assert_eq!(nodes["feature-rx-copy"], "1");
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(nodes["feature-gso-tcpv4"], "0");
         assert_eq!(nodes["feature-multicast-control"], "1");
         assert_eq!(nodes["feature-dynamic-multicast-control"], "1");
-        let all = back_nodes(&offered(Offloads::Tso));
+        let all = back_nodes(&backend_offer(Offloads::Tso));
         assert!(all.contains(&("feature-gso-tcpv6", "1".to_owned())));
     }
 
@@ -375,7 +376,8 @@ mod tests {
 
     #[test]
     fn a_frontend_may_have_several_queues() {
-        let of = |nodes: &BTreeMap<String, String>| chosen(MAC, |name| nodes.get(name).cloned());
+        let of =
+            |nodes: &BTreeMap<String, String>| read_choice(MAC, |name| nodes.get(name).cloned());
         let nodes = with_queues(4);
         let four = of(&nodes).unwrap();
         assert_eq!(four.queues.len(), 4);
@@ -451,7 +453,7 @@ mod tests {
         let mut flips = stock();
         flips.remove("request-rx-copy");
         let record = of(&flips).unwrap().record;
-        assert!(Negotiated::of(&offered(Offloads::Tso), &record).is_err());
+        assert!(Negotiated::of(&backend_offer(Offloads::Tso), &record).is_err());
     }
 
     proptest! {

@@ -37,7 +37,7 @@ const FIRST: [(XenbusState, FirstAction, FirstAction); 7] = [
 
 /// Returns the action for a new interface.
 #[must_use]
-pub fn first(backend: XenbusState, online: bool) -> FirstAction {
+pub fn first_action(backend: XenbusState, online: bool) -> FirstAction {
     let row = FIRST.iter().find(|(state, ..)| *state == backend);
     row.map_or(
         FirstAction::Nothing,
@@ -63,7 +63,7 @@ const VISIBLE_STATES: [(XenbusState, XenbusState, XenbusState); 7] = [
 /// Returns a frontend's state as the driver sees it. `own` is the driver's state, `ending` whether
 /// the toolstack requests the end of the interface.
 #[must_use]
-pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusState {
+pub fn published_state(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusState {
     if ending {
         return S::Closing;
     }
@@ -76,7 +76,7 @@ pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusSta
 
 /// Parses the state in a node. An invalid one is Unknown.
 #[must_use]
-pub fn of_node(text: Option<&str>) -> XenbusState {
+pub fn parse_state(text: Option<&str>) -> XenbusState {
     let number = text.and_then(|text| text.trim().parse().ok());
     number
         .and_then(XenbusState::from_wire)
@@ -107,34 +107,43 @@ mod tests {
     #[test]
     fn only_connected_interfaces_are_taken_over() {
         for state in ALL {
-            let resumes = first(state, true) == FirstAction::Resume;
+            let resumes = first_action(state, true) == FirstAction::Resume;
             assert_eq!(resumes, state == S::Connected, "{state:?}");
-            assert_ne!(first(state, false), FirstAction::Resume, "{state:?}");
-            assert_ne!(first(state, false), FirstAction::Serve, "{state:?}");
+            assert_ne!(first_action(state, false), FirstAction::Resume, "{state:?}");
+            assert_ne!(first_action(state, false), FirstAction::Serve, "{state:?}");
         }
     }
 
     #[test]
     fn a_connected_stock_frontend_has_rings() {
-        assert_eq!(shown(S::InitWait, false, S::Connected), S::Initialised);
-        assert_eq!(shown(S::Connected, false, S::Connected), S::Connected);
-        assert_eq!(shown(S::Closed, false, S::Initialising), S::Initialising);
+        assert_eq!(
+            published_state(S::InitWait, false, S::Connected),
+            S::Initialised
+        );
+        assert_eq!(
+            published_state(S::Connected, false, S::Connected),
+            S::Connected
+        );
+        assert_eq!(
+            published_state(S::Closed, false, S::Initialising),
+            S::Initialising
+        );
     }
 
     #[test]
     fn toolstack_ends_connections_in_every_state() {
         for own in ALL {
             for frontend in ALL {
-                assert_eq!(shown(own, true, frontend), S::Closing);
+                assert_eq!(published_state(own, true, frontend), S::Closing);
             }
         }
     }
 
     #[test]
     fn nodes_may_hold_anything() {
-        assert_eq!(of_node(Some("4")), S::Connected);
+        assert_eq!(parse_state(Some("4")), S::Connected);
         for strange in [None, Some(""), Some("7"), Some("-1"), Some("four")] {
-            assert_eq!(of_node(strange), S::Unknown, "{strange:?}");
+            assert_eq!(parse_state(strange), S::Unknown, "{strange:?}");
         }
     }
 }

@@ -164,7 +164,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
             p99_us: after.p99_us,
             ..Mark::default()
         },
-        beside_bytes: 0,
+        rival_bytes: 0,
         cpu_ns,
         busy_ns: now.busy_since(machine, wall).as_nanos() as u64,
         events: EventCounts::default(),

@@ -1,7 +1,7 @@
 //! The ends of a lane: namespaces and their addresses.
 
 use super::cores::Cores;
-use crate::kernel::need;
+use crate::kernel::require_programs;
 use crate::ns::NamedNamespace;
 use crate::plan::WireFaults;
 use std::net::{IpAddr, Ipv4Addr};
@@ -152,7 +152,7 @@ impl LaneEnds {
     /// Returns [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed, and another error
     /// if the kernel does not support the rules.
     pub(super) fn add_faults(&mut self, faults: WireFaults) -> anyhow::Result<()> {
-        need(&["ip", "nft"])?;
+        require_programs(&["ip", "nft"])?;
         self.each_wire(|wire| {
             let mut run = |words: &str| {
                 let words: Vec<&str> = words.split(' ').collect();

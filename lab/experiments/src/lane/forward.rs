@@ -26,7 +26,7 @@ pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
         cpu: Some(cores.driver(place)),
     })?;
     let lane = Lane::new(ends, Box::new(forwarder), cores, loads)?;
-    Ok(lane.remarked(Some(WIRE_INSIDE.to_owned())))
+    Ok(lane.with_remark(Some(WIRE_INSIDE.to_owned())))
 }
 
 impl Path for Forwarder {

@@ -148,7 +148,7 @@ impl FrameRun<'_> {
                  payload {payload}; pages of 4 KB"
             )
         } else {
-            let under_way = after.most.get("under_way").copied().unwrap_or(0.0);
+            let under_way = after.maxima.get("under_way").copied().unwrap_or(0.0);
             figures.insert("in_flight".to_owned(), under_way);
             format!(
                 "at most {under_way} frames of a guest in flight and {posted} buffers posted by \

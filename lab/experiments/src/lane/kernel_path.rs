@@ -5,7 +5,7 @@ use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, steer};
 use super::path::Path;
 use super::reading::Reading;
 use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
-use crate::kernel::need;
+use crate::kernel::require_programs;
 use crate::ns::NamedNamespace;
 use crate::plan::Gro;
 use figures::Failure;
@@ -49,7 +49,7 @@ impl Offloaded {
 /// Returns [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed, and another error
 /// if the kernel rejects a setting.
 pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
-    need(&["ip", "ethtool"])?;
+    require_programs(&["ip", "ethtool"])?;
     let ends = LaneEnds::new()?;
     let mut near = Vec::new();
     let path = KernelPath {
@@ -66,7 +66,7 @@ pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result
 /// # Errors
 /// See [`bridge_lane`].
 pub fn veth_lane(wires: u32, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
-    need(&["ip", "ethtool"])?;
+    require_programs(&["ip", "ethtool"])?;
     of_pairs(LaneEnds::of(wires, 1)?, gro, cores, loads)
 }
 
@@ -122,7 +122,7 @@ fn through(
     }
     let remark = (!gro.threaded() && gro != Gro::Rps)
         .then(|| "`sender` includes softirqs of all processes: NAPI is not threaded".to_owned());
-    Ok(Lane::new(ends, Box::new(path), cores, loads)?.remarked(remark))
+    Ok(Lane::new(ends, Box::new(path), cores, loads)?.with_remark(remark))
 }
 
 /// Settings of an end's interface.
@@ -163,7 +163,7 @@ pub(super) fn set_up_wires(
     cores: Cores,
     gro: Gro,
 ) -> anyhow::Result<Vec<i32>> {
-    need(&["ethtool"])?;
+    require_programs(&["ethtool"])?;
     let mut threads = Vec::new();
     let near = Near {
         core: cores.wire,
@@ -246,7 +246,7 @@ pub(super) struct VmBridge {
 /// # Errors
 /// See [`bridge_lane`].
 pub(super) fn vm_bridge(ends: &mut LaneEnds, cores: Cores) -> anyhow::Result<VmBridge> {
-    need(&["ip", "ethtool"])?;
+    require_programs(&["ip", "ethtool"])?;
     let mut middle = NamedNamespace::new("bridge namespace")?;
     middle.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
     middle.run(&["ip", "link", "set", "br0", "up"])?;

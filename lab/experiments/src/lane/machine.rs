@@ -61,7 +61,7 @@ fn lane_of(
         },
     };
     let lane = Lane::new(ends, Box::new(running), cores, loads)?;
-    Ok(lane.with_wire_threads(threads).remarked(remark))
+    Ok(lane.with_wire_threads(threads).with_remark(remark))
 }
 
 /// Sets up the lane to the driver domain itself over the wires of `topology`. The receiver is a

@@ -277,7 +277,7 @@ impl Lane {
 
     /// Sets the remark to print beside the lane's figures.
     #[must_use]
-    pub fn remarked(self, remark: Option<String>) -> Self {
+    pub fn with_remark(self, remark: Option<String>) -> Self {
         Self { remark, ..self }
     }
 
@@ -305,31 +305,35 @@ impl Lane {
     ///
     /// # Errors
     /// Returns an error if the path is not a machine, or the machine rejects the change.
-    pub fn switch(&mut self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
+    pub fn set_lro(&mut self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
-        machine.switch(lro, rules)
+        machine.set_lro(lro, rules)
     }
 
     /// Sets the maximum number of bytes per call of a stream's receiver.
     ///
     /// # Errors
     /// Returns an error if the lane has no stream in this direction, or the receiver has exited.
-    pub fn receive_by(&mut self, direction: PayloadDirection, bytes: usize) -> anyhow::Result<()> {
+    pub fn set_receive_size(
+        &mut self,
+        direction: PayloadDirection,
+        bytes: usize,
+    ) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
-        pairs.try_for_each(|pair| pair.passive.take(bytes))
+        pairs.try_for_each(|pair| pair.passive.set_receive_size(bytes))
     }
 
     /// Sets the number of bytes per call of the streams' senders.
     ///
     /// # Errors
     /// Returns an error if a sender has exited.
-    pub fn send_by(&mut self, bytes: usize) -> anyhow::Result<()> {
+    pub fn set_send_size(&mut self, bytes: usize) -> anyhow::Result<()> {
         for ((workload, _), pairs) in &mut self.pairs {
             if *workload == Workload::Stream {
                 pairs
                     .iter_mut()
-                    .try_for_each(|pair| pair.active.give(bytes))?;
+                    .try_for_each(|pair| pair.active.set_send_size(bytes))?;
             }
         }
         Ok(())
@@ -349,7 +353,7 @@ impl Lane {
     ///
     /// # Errors
     /// Returns an error if the lane has no such stream, or its receiver has exited.
-    pub fn arrived(&mut self, direction: PayloadDirection) -> anyhow::Result<u64> {
+    pub fn received_bytes(&mut self, direction: PayloadDirection) -> anyhow::Result<u64> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let first = pairs.and_then(|pairs| pairs.first_mut());
         let mark = first.context("no such stream")?.passive.mark()?;

@@ -1,7 +1,7 @@
 //! Guest and driver domain as two threads of one process: the path without isolation.
 
 use super::path::Path;
-use super::reading::{Reading, digest};
+use super::reading::{Reading, add_stat};
 use anyhow::Context as _;
 use config::Config;
 use figures::Failure;
@@ -50,7 +50,7 @@ impl Path for OneProcess {
         let mut reading = Reading::default();
         for part in ["driver", "guest"] {
             let counters = stat.get(part).context("pointers: no counters")?;
-            digest(part, counters, &mut reading);
+            add_stat(part, counters, &mut reading);
         }
         Ok(reading)
     }

@@ -1,6 +1,6 @@
 //! The path between the two ends of a lane, and its counters.
 
-use super::reading::{Reading, digest, digest_device};
+use super::reading::{Reading, add_device_stat, add_stat};
 use super::running::{NIC_DEVICE, Running, is_rival};
 use figures::measure::CpuPart;
 
@@ -30,14 +30,14 @@ impl Path for Running {
         let mut reading = Reading::default();
         // The figures of the measured guest exclude the merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| !is_rival(part)) {
-            digest(part, &self.stat(name)?, &mut reading);
+            add_stat(part, &self.stat(name)?, &mut reading);
         }
         for (part, name) in self
             .domains()
             .iter()
             .filter(|(part, _)| *part == NIC_DEVICE)
         {
-            digest_device(part, &self.stat(name)?, &mut reading);
+            add_device_stat(part, &self.stat(name)?, &mut reading);
         }
         Ok(reading)
     }

@@ -10,7 +10,7 @@ pub struct Reading {
     /// all names.
     pub sums: BTreeMap<String, f64>,
     /// Maxima since the path's start, such as `under_way`, the frames in flight from one source.
-    pub most: BTreeMap<String, f64>,
+    pub maxima: BTreeMap<String, f64>,
 }
 
 impl Reading {
@@ -27,7 +27,7 @@ impl Reading {
             .collect();
         Self {
             sums,
-            most: self.most.clone(),
+            maxima: self.maxima.clone(),
         }
     }
 }
@@ -36,7 +36,7 @@ impl Reading {
 const WIRES: &str = "nic.wire";
 
 /// Adds a domain's counters to a reading. [`super::window::Window::figures`] lists the names.
-pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
+pub(super) fn add_stat(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     let ledger = &stat["ledger"];
     for (hop, entry) in ledger["hops"].as_object().into_iter().flatten() {
@@ -99,7 +99,7 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
             endpoint["tx_packets"].as_f64().unwrap_or(0.0),
         );
         if let Some(count) = endpoint["source_under_way_max"].as_f64() {
-            let most = reading.most.entry("under_way".to_owned()).or_default();
+            let most = reading.maxima.entry("under_way".to_owned()).or_default();
             *most = most.max(count);
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
 
 /// Adds the counters of a NIC's device in software to a reading. The driver domain counts each
 /// aggregate of the device as one packet.
-pub(super) fn digest_device(part: &str, stat: &Value, reading: &mut Reading) {
+pub(super) fn add_device_stat(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     if let Some(count) = stat["device"]["interrupts"].as_f64() {
         add("interrupts".to_owned(), count);
@@ -136,8 +136,8 @@ mod tests {
             "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
         });
         let mut reading = Reading::default();
-        digest("guest", &stat, &mut reading);
-        digest("guest", &stat, &mut reading);
+        add_stat("guest", &stat, &mut reading);
+        add_stat("guest", &stat, &mut reading);
         assert_eq!(reading.sums["guest.hop.nic"], 60.0);
         assert_eq!(reading.sums["guest.cpu"], 80.0);
         assert_eq!(reading.sums["guest.corrected"], 8.0);
@@ -148,7 +148,7 @@ mod tests {
         let wire = ["wire_received", "wire_sent", "acks"].map(|name| reading.sums[name]);
         assert_eq!(wire, [18.0, 4.0, 2.0]);
         assert_eq!(reading.sums["guest.delivered"], 10.0);
-        assert_eq!(reading.most["under_way"], 7.0);
+        assert_eq!(reading.maxima["under_way"], 7.0);
     }
 
     #[test]
@@ -161,24 +161,24 @@ mod tests {
             "ports": {"nic.wire": {"traffic": {"in_packets": 10, "out_packets": 2}}},
         });
         let mut reading = Reading::default();
-        digest("driver", &driver, &mut reading);
-        digest_device("nic_device", &device, &mut reading);
+        add_stat("driver", &driver, &mut reading);
+        add_device_stat("nic_device", &device, &mut reading);
         let sums = ["wire_received", "interrupts", "nic_device.lro.segments"];
         assert_eq!(sums.map(|name| reading.sums[name]), [40.0, 6.0, 40.0]);
         let mut reading = Reading::default();
-        digest_device("nic_device", &Value::Null, &mut reading);
+        add_device_stat("nic_device", &Value::Null, &mut reading);
         assert_eq!(reading, Reading::default());
     }
 
     #[test]
     fn malformed_counters_of_a_domain_are_ignored() {
         let mut reading = Reading::default();
-        digest(
+        add_stat(
             "driver",
             &serde_json::json!({"ledger": 3, "drops": ["x"]}),
             &mut reading,
         );
-        digest("driver", &Value::Null, &mut reading);
+        add_stat("driver", &Value::Null, &mut reading);
         assert!(reading.sums.values().all(|&sum| sum == 0.0));
     }
 

@@ -304,7 +304,7 @@ impl Running {
     ///
     /// # Errors
     /// Returns an error if a domain rejects the change, or does not answer.
-    pub fn switch(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
+    pub fn set_lro(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
             for (key, value) in rules.switches().into_iter().chain(lro.switches()) {

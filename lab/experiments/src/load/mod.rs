@@ -92,7 +92,7 @@ impl Load {
     ///
     /// # Errors
     /// Returns an error if the process has exited.
-    pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
+    pub fn set_receive_size(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.send_line(&format!("take {bytes}"))
     }
 
@@ -100,7 +100,7 @@ impl Load {
     ///
     /// # Errors
     /// Returns an error if the process has exited.
-    pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
+    pub fn set_send_size(&mut self, bytes: usize) -> anyhow::Result<()> {
         self.child.send_line(&format!("give {bytes}"))
     }
 

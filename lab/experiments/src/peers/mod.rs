@@ -39,9 +39,9 @@ const HUGE_PAGES: u64 = 448;
 ///
 /// # Errors
 /// Returns [`Failure::CannotRun`] with the missing part.
-pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
+pub fn require_programs(kinds: &[PeerKind]) -> Result<(), Failure> {
     let mut absent = Vec::new();
-    if kernel::need(&["dpdk-testpmd"]).is_err() {
+    if kernel::require_programs(&["dpdk-testpmd"]).is_err() {
         absent.push("dpdk-dev");
     }
     if kinds.contains(&PeerKind::OvsDpdk) && !ovs::is_installed() {
@@ -53,7 +53,7 @@ pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
             absent.join(" and ")
         )));
     }
-    kernel::need(&["stdbuf", "setpriv"])?;
+    kernel::require_programs(&["stdbuf", "setpriv"])?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::CannotRun(
             "DPDK and Open vSwitch need huge pages, which only root can reserve".to_owned(),

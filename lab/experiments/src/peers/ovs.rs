@@ -22,7 +22,7 @@ const PROGRAMS: &[&str] = &[
 /// Returns whether it is installed.
 #[must_use]
 pub fn is_installed() -> bool {
-    kernel::need(PROGRAMS).is_ok()
+    kernel::require_programs(PROGRAMS).is_ok()
         && [DAEMON, SCHEMA]
             .iter()
             .all(|file| Path::new(file).is_file())

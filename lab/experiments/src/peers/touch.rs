@@ -26,7 +26,7 @@ impl TouchProgram {
     /// # Errors
     /// Returns [`Failure::CannotRun`] with the missing part, or the compiler's error.
     pub fn build() -> Result<Self, Failure> {
-        kernel::need(&["cc", "pkg-config"])?;
+        kernel::require_programs(&["cc", "pkg-config"])?;
         let cannot = |why: String| Failure::CannotRun(format!("peers/touch.c: {why}"));
         let flags = |which| {
             let known = output(Command::new("pkg-config").args([which, LIBRARY]));

@@ -247,8 +247,8 @@ impl Soak {
     fn streams(&mut self, began: Instant) -> anyhow::Result<Duration> {
         for direction in PayloadDirection::BOTH {
             // This discards data that was in flight at the kill.
-            self.lane.arrived(direction)?;
-            while self.lane.arrived(direction)? == 0 {
+            self.lane.received_bytes(direction)?;
+            while self.lane.received_bytes(direction)? == 0 {
                 wait("a stream does not resume", began)?;
             }
         }

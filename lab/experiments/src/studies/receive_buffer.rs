@@ -142,7 +142,7 @@ impl Study for ReceiveBuffer {
             &mut lanes,
             |round, buffer, column, lane| {
                 let config = column.config(buffer);
-                lane.receive_by(PayloadDirection::ToGuest, buffer)?;
+                lane.set_receive_size(PayloadDirection::ToGuest, buffer)?;
                 let window = lane.window(Workload::Stream, PayloadDirection::ToGuest, times)?;
                 if window.disturbed {
                     samples.disturb(&config);

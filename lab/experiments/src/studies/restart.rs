@@ -238,13 +238,13 @@ fn outages(
 }
 
 fn outage(lane: &mut Lane, direction: PayloadDirection, watch: Duration) -> anyhow::Result<Outage> {
-    lane.arrived(direction)?;
+    lane.received_bytes(direction)?;
     let began = Instant::now();
     let life = Victim::Driver.kill(lane.machine()?)?;
     let mut stall = Stall::new();
     loop {
         let now = began.elapsed();
-        if lane.arrived(direction)? > 0 {
+        if lane.received_bytes(direction)? > 0 {
             stall.arrived(now);
         }
         if now >= watch && stall.is_over(now) {

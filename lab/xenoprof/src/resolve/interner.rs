@@ -20,7 +20,7 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: Clone + Eq + Hash> Interner<T> {
-    pub(super) fn of(&mut self, value: T) -> u32 {
+    pub(super) fn intern(&mut self, value: T) -> u32 {
         if let Some(number) = self.index.get(&value) {
             return *number;
         }

@@ -72,7 +72,7 @@ impl Resolver {
     /// Sets the location of an address in a process, as named by the process's profiler. `address`
     /// is a result of [`lookup`].
     pub fn named(&mut self, pid: u32, address: u64, path: &str, offset: u64) {
-        let module = self.modules.of(Module {
+        let module = self.modules.intern(Module {
             path: path.to_owned(),
             space: Space::User,
             build_id: None,
@@ -172,7 +172,7 @@ impl Resolver {
 
     fn map(&mut self, pid: u32, mapping: &CodeMapping) {
         let is_anonymous = jit::is_anonymous(&mapping.path);
-        let module = self.modules.of(Module {
+        let module = self.modules.intern(Module {
             path: match is_anonymous {
                 true => jit::module(pid),
                 false => match self.foreign.path(pid, &mapping.path) {
@@ -199,7 +199,7 @@ impl Resolver {
     pub fn take(&mut self, record: PerfRecord) {
         match record.kind {
             RecordKind::Sample { pid, tid, chain } => {
-                let thread = self.threads.of((pid, tid));
+                let thread = self.threads.intern((pid, tid));
                 let stack = self.stack(pid, &chain);
                 let time = record.time_ns.saturating_sub(self.start_ns);
                 self.samples.push(Sample(time, record.cpu, thread, stack));
@@ -275,8 +275,8 @@ impl Resolver {
                     }
                 }
             };
-            let place = self.places.of(place);
-            node = Some(self.nodes.of((node, place)));
+            let place = self.places.intern(place);
+            node = Some(self.nodes.intern((node, place)));
         }
         match node {
             Some(node) => node,
@@ -285,8 +285,8 @@ impl Resolver {
                     module: self.unknown(),
                     offset: 0,
                 };
-                let place = self.places.of(place);
-                self.nodes.of((None, place))
+                let place = self.places.intern(place);
+                self.nodes.intern((None, place))
             }
         }
     }
@@ -307,7 +307,7 @@ impl Resolver {
     }
 
     fn kernel(&mut self) -> u32 {
-        self.modules.of(Module {
+        self.modules.intern(Module {
             path: KERNEL.to_owned(),
             space: Space::Kernel,
             build_id: None,
@@ -315,7 +315,7 @@ impl Resolver {
     }
 
     fn unknown(&mut self) -> u32 {
-        self.modules.of(Module {
+        self.modules.intern(Module {
             path: "[unknown]".to_owned(),
             space: Space::User,
             build_id: None,
@@ -340,7 +340,7 @@ impl Resolver {
                 let has_room =
                     |stack: &u32| depths.get(*stack as usize).is_some_and(|d| *d < DEPTH_MAX);
                 let caller = stack.filter(has_room);
-                let number = stacks.of(CallStack(caller, *frame));
+                let number = stacks.intern(CallStack(caller, *frame));
                 if number as usize == depths.len() {
                     depths.push(depth_below(caller, &depths));
                 }
@@ -535,7 +535,7 @@ mod tests {
 
         let (mut ours, mut symbolizer) = (Resolver::new(0), Symbolizer::without_symbols());
         ours.take(map(5, 0x4000, "/other"));
-        symbolizer.know(
+        symbolizer.add_names(
             "web:/a",
             0x10,
             vec![("outer".to_owned(), false), ("inner".to_owned(), true)],

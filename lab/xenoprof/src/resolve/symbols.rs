@@ -101,7 +101,7 @@ impl Symbolizer {
 
     /// Adds the names of a location from a domain's profiler: functions from the outermost to the
     /// innermost, and whether each was inlined.
-    pub fn know(&mut self, path: &str, offset: u64, names: Vec<(String, bool)>) {
+    pub fn add_names(&mut self, path: &str, offset: u64, names: Vec<(String, bool)>) {
         let name = |(symbol, inlined)| NamedFrame {
             symbol,
             inlined,
@@ -138,12 +138,12 @@ impl Symbolizer {
             let mut numbers: Vec<u32> = Vec::new();
             for name in names.into_iter().flatten() {
                 let source = name.source.as_ref();
-                numbers.push(frames.of(StackFrame {
+                numbers.push(frames.intern(StackFrame {
                     module: place.module,
                     symbol: name.symbol.clone(),
                     inlined: name.inlined,
                     code: name.code,
-                    source: source.map(|(file, line)| Location(files.of(file.clone()), *line)),
+                    source: source.map(|(file, line)| Location(files.intern(file.clone()), *line)),
                 }));
             }
             numbers

@@ -42,7 +42,7 @@ fn learn(
 ) {
     // The domain's files may differ from the host's files with the same names.
     let module = format!("{domain}:{}", named.module);
-    symbolizer.know(&module, named.offset, named.frames.clone());
+    symbolizer.add_names(&module, named.offset, named.frames.clone());
     resolver.named(pid, named.address, &module, named.offset);
 }
 

@@ -3,7 +3,7 @@
 use super::device::GuestDeviceQueue;
 use super::socket::SocketQueue;
 use abi::Handle;
-use net::bridge::Count;
+use net::bridge::RuleCount;
 use nic::dma::ReceivedBuffer;
 use nic::{Frame, SmallBatch, SmallFrame};
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl DedicatedQueue {
 
     /// Returns the counts of frames that the kernel has denied, by rule number.
     #[must_use]
-    pub fn denied(&self) -> Vec<(u32, Count)> {
+    pub fn denied(&self) -> Vec<(u32, RuleCount)> {
         match self {
             Self::Socket(queue) => queue.denied(),
             Self::Device(_) => Vec::new(),

@@ -19,7 +19,7 @@ use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
 use config::domain::{DedicatedQueueConfig, FRAME_EXTRA_BYTES};
-use net::bridge::Count;
+use net::bridge::RuleCount;
 use nic::{Buffer, Frame};
 use nic_linux::xdp::{DedicatedXdpQueue, QueueParts};
 use runtime::platform::Platform;
@@ -54,7 +54,7 @@ pub struct SocketQueue {
     lending: Lending,
     /// Rules by which the kernel denies frames, by number, with their counts. The counts are set
     /// when the queue ends.
-    denied: Vec<(u32, Count)>,
+    denied: Vec<(u32, RuleCount)>,
     /// Reason why the guest cannot use the queue, as text.
     last_error: String,
 }
@@ -106,19 +106,19 @@ impl SocketQueue {
 
     /// Adds a rule, by number, by which the kernel may deny frames.
     pub fn count_denied(&mut self, rule: u32) {
-        self.denied.push((rule, Count::default()));
+        self.denied.push((rule, RuleCount::default()));
     }
 
     /// Returns the counts of frames that the kernel has denied, by rule number.
     #[must_use]
-    pub fn denied(&self) -> Vec<(u32, Count)> {
+    pub fn denied(&self) -> Vec<(u32, RuleCount)> {
         match self.queue {
             Some(_) if !self.denied.is_empty() => self.read_denied(),
             _ => self.denied.clone(),
         }
     }
 
-    fn read_denied(&self) -> Vec<(u32, Count)> {
+    fn read_denied(&self) -> Vec<(u32, RuleCount)> {
         let rules = || self.denied.iter().map(|(rule, _)| *rule);
         let requests = |rule| {
             [
@@ -133,7 +133,7 @@ impl SocketQueue {
         let mut next = || answers.next().unwrap_or(0);
         let count = |rule| {
             let (frames, bytes) = (next(), next());
-            (rule, Count { frames, bytes })
+            (rule, RuleCount { frames, bytes })
         };
         rules().map(count).collect()
     }

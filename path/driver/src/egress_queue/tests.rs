@@ -201,7 +201,7 @@ fn eq_5_frames_are_dropped_after_half_a_second() {
     offer(&mut limit, due_ns - 1, &[]);
     assert!(!limit.is_empty());
     offer(&mut limit, due_ns, &[]);
-    assert!(limit.is_empty() && limit.drops.get(Cause::Late) == 1);
+    assert!(limit.is_empty() && limit.drops.get(QueueDropReason::Late) == 1);
     assert_eq!(limit.due_ns(due_ns), None);
 }
 

@@ -135,7 +135,8 @@ fn eq_8_full_queue_leaves_buffers_for_receiving() {
         BUFFERS * 3 / 4 * 2 / 3,
         "two thirds of the share for queues"
     );
-    let dropped = (egress.drops.get(Cause::Full) + egress.drops.get(Cause::Codel)) as usize;
+    let dropped = (egress.drops.get(QueueDropReason::Full)
+        + egress.drops.get(QueueDropReason::Codel)) as usize;
     assert_eq!(dropped, 1000 - POSTED - egress.units());
     // A second queue gets buffers, too.
     send_from_wire(&mut machine, &mut far, &burst(0, 0..POSTED + 80), 20 * MS);
@@ -148,7 +149,7 @@ fn eq_8_full_queue_leaves_buffers_for_receiving() {
     machine.drain(21 * MS + 500 * MS);
     assert_eq!(free(&machine), BUFFERS);
     assert!(machine.switch.queueing.is_empty());
-    assert_eq!(machine.port(0).egress.drops.get(Cause::Late), 43);
+    assert_eq!(machine.port(0).egress.drops.get(QueueDropReason::Late), 43);
 }
 
 /// The wire sends a flood in which each frame belongs to a new flow.
@@ -178,8 +179,17 @@ fn eq_8_filling_queue_signals_early() {
         send_from_wire(&mut machine, &mut far, &burst(1, 0..1), ms * MS);
     }
     let drops = machine.port(1).egress.drops;
-    assert_eq!((drops.get(Cause::Full), drops.get(Cause::Late)), (0, 0));
-    assert!((2..=8).contains(&drops.get(Cause::Codel)), "{drops:?}");
+    assert_eq!(
+        (
+            drops.get(QueueDropReason::Full),
+            drops.get(QueueDropReason::Late)
+        ),
+        (0, 0)
+    );
+    assert!(
+        (2..=8).contains(&drops.get(QueueDropReason::Codel)),
+        "{drops:?}"
+    );
 }
 
 #[test]

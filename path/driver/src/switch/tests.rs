@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{Machine, frame, mac};
 use abi::XenbusState;
-use net::queue::Cause;
+use net::queue::QueueDropReason;
 use std::slice;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -93,7 +93,7 @@ fn attack_09_stalled_guest_blocks_no_other() {
     let drops = port.egress.drops;
     let (waiting, dropped) = (
         port.egress.units() as u64,
-        drops.get(Cause::Full) + drops.get(Cause::Codel),
+        drops.get(QueueDropReason::Full) + drops.get(QueueDropReason::Codel),
     );
     assert_eq!(port.counters().to_guest + waiting + dropped, sent);
     assert!(dropped > 500 && waiting > 100, "{dropped} {waiting}");

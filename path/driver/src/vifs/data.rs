@@ -6,7 +6,7 @@ use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::{PostedBuffers, Queued};
 use crate::resegment::slots_for;
 use net::packet::segment::packets;
-use net::queue::Cause;
+use net::queue::QueueDropReason;
 use nic::frame::SNAPSHOT_MAX;
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
@@ -137,7 +137,7 @@ impl VifPort {
         now_ns: u64,
         most: usize,
         batch: &mut Vec<Box<Queued>>,
-        lost: &mut Vec<(Cause, Box<Queued>)>,
+        lost: &mut Vec<(QueueDropReason, Box<Queued>)>,
     ) {
         let mut egress = std::mem::take(&mut self.egress);
         if let Some(mut room) = self.posted_room() {

@@ -7,13 +7,13 @@ use shmem::Span;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use vhost_edge::{ConnectionSource, Offer, QueueDevice, System, VhostBackend};
+use vhost_edge::{ConnectionSource, Offer, QueueDevice, VhostBackend, VhostSystem};
 
 /// The domain's system, as the vhost-user back end uses it.
 #[derive(Debug)]
 pub struct DomainSystem(Rc<dyn Platform>);
 
-impl System for DomainSystem {
+impl VhostSystem for DomainSystem {
     fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span> {
         self.0.map_region(file, offset, bytes)
     }

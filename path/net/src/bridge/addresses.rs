@@ -11,7 +11,7 @@ pub(super) enum Owner {
     /// A gateway of some stations that is behind no port.
     Gateway,
     /// No known owner.
-    Nobody,
+    Unknown,
 }
 
 /// The configured addresses of all ports.
@@ -47,7 +47,7 @@ impl Addresses {
         let mut users = self.gateways.range((address, 0)..=(address, usize::MAX));
         match users.next() {
             Some(_) => Owner::Gateway,
-            None => Owner::Nobody,
+            None => Owner::Unknown,
         }
     }
 }

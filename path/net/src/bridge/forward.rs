@@ -3,12 +3,12 @@
 use super::addresses::Addresses;
 use super::drops::DropReason;
 use super::ethernet::{Ethernet, GROUP_BIT, RESERVED, RESERVED_MASK, word_of};
-use super::guard::{Claims, wanted};
+use super::guard::{Claims, needed_header_bytes};
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
 use super::offence::Offence;
 use super::rules::{Direction, Filtered, PortFirewall};
-use super::table::{ForwardingTable, Learned};
+use super::table::{ForwardingTable, LearnResult};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
 use nic::{Frame, SmallFrame};
@@ -21,8 +21,8 @@ impl Bridge {
     /// Decides where to forward a frame that arrived at `in_port`.
     ///
     /// `header` is its snapshot and `len` its length in bytes. A snapshot of
-    /// [`nic::frame::SNAPSHOT_MIN`] bytes suffices for most frames; [`wanted`] returns the length
-    /// for the others.
+    /// [`nic::frame::SNAPSHOT_MIN`] bytes suffices for most frames; [`needed_header_bytes`] returns
+    /// the length for the others.
     pub fn forward(&mut self, header: &[u8], len: usize, in_port: usize, now_ns: u64) -> Verdict {
         let Some((state, mut arrivals)) = self.arrivals(in_port, now_ns) else {
             self.past.count(DropReason::UnknownPort);
@@ -131,10 +131,10 @@ impl Bridge {
     }
 }
 
-/// Extends a snapshot to its [`wanted`] length.
+/// Extends a snapshot to its [`needed_header_bytes`] length.
 #[inline]
 fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
-    match wanted(frame.header()) {
+    match needed_header_bytes(frame.header()) {
         0 => Ok(()),
         bytes => frame.extend_snapshot(bytes),
     }
@@ -202,7 +202,7 @@ impl Arrivals<'_> {
             self.pass(self.in_port, Direction::In, filtered)?;
         }
         if state.guard.is_none()
-            && self.table.learn(source, self.in_port, self.now_ns) == Learned::Bound
+            && self.table.learn(source, self.in_port, self.now_ns) == LearnResult::Bound
         {
             return Err(DropReason::BoundSource);
         }
@@ -309,7 +309,7 @@ impl Arrivals<'_> {
                 self.pass(*port, Direction::Out, filtered)?;
                 Ok(verdict)
             }
-            Verdict::Many(set) => {
+            Verdict::Multiple(set) => {
                 let mut denied = DropReason::Firewall;
                 let allowed = set.iter().filter(|port| {
                     let passed = self.pass(*port, Direction::Out, filtered);

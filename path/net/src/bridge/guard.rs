@@ -35,7 +35,7 @@ const TARGET_LINK_ADDRESS: u8 = 2;
 /// [`nic::frame::SNAPSHOT_MIN`] suffice. Only frames with a VLAN tag, and IPv6 that is not directly
 /// followed by TCP or UDP, need more, because they may have to be inspected.
 #[must_use]
-pub fn wanted(header: &[u8]) -> usize {
+pub fn needed_header_bytes(header: &[u8]) -> usize {
     match be16(header, 12) {
         Ok(ethertype::IPV6) if is_plain(header) => 0,
         Ok(ethertype::IPV6 | ethertype::VLAN | ethertype::SERVICE_VLAN) => SNAPSHOT_MAX,
@@ -294,7 +294,7 @@ impl Guard {
             Owner::Port(owner) => owner == self.port,
             Owner::Gateway => false,
             // A station that probes for a free address sends from the unspecified address.
-            Owner::Nobody => !self.confined || address.is_unspecified() || is_link_local(address),
+            Owner::Unknown => !self.confined || address.is_unspecified() || is_link_local(address),
         }
     }
 
@@ -308,7 +308,7 @@ impl Guard {
                 && match addresses.owner(source) {
                     Owner::Port(owner) => owner == self.port,
                     Owner::Gateway => false,
-                    Owner::Nobody => true,
+                    Owner::Unknown => true,
                 }
     }
 }

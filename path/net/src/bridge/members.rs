@@ -9,7 +9,7 @@ use super::offence::Offence;
 use super::port::{AddError, BridgeSettings, PortConfig, PortKind};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rule::Rule;
-use super::rules::{Count, Direction, Filtered, PortFirewall, RoutedFrame};
+use super::rules::{Direction, Filtered, PortFirewall, RoutedFrame, RuleCount};
 use super::table::{ForwardingTable, StationEntry};
 use super::verdict::Verdict;
 use crate::flows::Flows;
@@ -279,7 +279,7 @@ impl Bridge {
     }
 
     /// Returns the counts of a port's rules, in their order.
-    pub fn rule_counts(&self, number: usize) -> impl Iterator<Item = Count> + '_ {
+    pub fn rule_counts(&self, number: usize) -> impl Iterator<Item = RuleCount> + '_ {
         self.rules
             .get(number)
             .into_iter()
@@ -311,7 +311,7 @@ impl Bridge {
         match (found, flood) {
             (Some(port), _) => denies(port, Direction::Out),
             (None, Ok(Verdict::Unicast(port))) => denies(*port, Direction::Out),
-            (None, Ok(Verdict::Many(set))) => {
+            (None, Ok(Verdict::Multiple(set))) => {
                 set.iter().find_map(|port| denies(port, Direction::Out))
             }
             _ => None,

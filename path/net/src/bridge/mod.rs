@@ -7,7 +7,8 @@
 //! | `forward` | forwarding of one frame or a batch |
 //! | `table` | stations and their ports: bound permanently, or learned with an ageing time |
 //! | `membership` | multicast group messages |
-//! | `guard` | identities that a guest may claim in ARP, neighbour discovery, DHCP and as IP source |
+//! | `guard` | identities that a guest may claim in ARP, neighbour discovery, DHCP and as IP source
+//! |
 //! | `sources` | permitted IP sources of a guest |
 //! | `addresses` | ports by IP address |
 //! | `offence` | the first frame of each kind that a guest forged |
@@ -42,13 +43,13 @@ mod table;
 mod verdict;
 
 pub use drops::{DropReason, Drops};
-pub use guard::wanted;
+pub use guard::needed_header_bytes;
 pub use members::Bridge;
 pub use offence::{ForgedIdentity, Offence};
 pub use port::{AddError, BridgeSettings, PortConfig, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use prefix::Prefix;
 pub use rule::Rule;
-pub use rules::{Count, Direction};
+pub use rules::{Direction, RuleCount};
 pub use table::StationEntry;
 pub use verdict::Verdict;

@@ -41,7 +41,7 @@ impl Offence {
         let owner = match claim {
             ForgedIdentity::Address(address) => match addresses.owner(address) {
                 Owner::Port(port) => Some(port),
-                Owner::Gateway | Owner::Nobody => None,
+                Owner::Gateway | Owner::Unknown => None,
             },
             ForgedIdentity::Mac(mac) => station(mac),
             ForgedIdentity::Role => None,

@@ -96,7 +96,7 @@ impl DirectionSummary {
 
 /// Number of frames that a rule has allowed or denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct RuleCount {
     /// Frames; an aggregate counts once.
     pub frames: u64,
     /// Bytes in these frames.
@@ -108,7 +108,7 @@ pub struct Count {
 pub(super) struct PortFirewall {
     rules: Vec<CompiledRule>,
     /// Counts of each rule.
-    counts: Vec<Count>,
+    counts: Vec<RuleCount>,
     /// For [`Direction::In`] and [`Direction::Out`].
     by_direction: [DirectionSummary; 2],
     /// The port's flow table, if its rules are stateful.
@@ -119,7 +119,7 @@ impl PortFirewall {
     /// Replaces the rules and keeps the flow table.
     pub(super) fn set(&mut self, rules: &[Rule]) {
         self.rules = rules.iter().map(CompiledRule::of).collect();
-        self.counts = vec![Count::default(); rules.len()];
+        self.counts = vec![RuleCount::default(); rules.len()];
         self.by_direction = [Direction::In, Direction::Out]
             .map(|direction| DirectionSummary::of(&self.rules, direction));
     }
@@ -277,7 +277,7 @@ impl PortFirewall {
                 && self.summary(direction).established == EstablishedDecision::NoRule
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = Count> + '_ {
+    pub(super) fn counts(&self) -> impl Iterator<Item = RuleCount> + '_ {
         self.counts.iter().copied()
     }
 }

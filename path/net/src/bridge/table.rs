@@ -32,7 +32,7 @@ pub struct StationEntry {
 
 /// Result of learning a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Learned {
+pub(super) enum LearnResult {
     /// The station is known now.
     Yes,
     /// The table has no room for the station.
@@ -146,7 +146,7 @@ impl ForwardingTable {
 
     /// Learns that `mac` is behind `port`.
     #[inline]
-    pub(super) fn learn(&mut self, mac: u64, port: usize, now_ns: u64) -> Learned {
+    pub(super) fn learn(&mut self, mac: u64, port: usize, now_ns: u64) -> LearnResult {
         let expires_ns = now_ns.saturating_add(self.ageing_ns).min(NEVER - 1);
         let fresh = Slot::new(mac, port, expires_ns);
         let mut free = None;
@@ -156,10 +156,10 @@ impl ForwardingTable {
             };
             if slot.holds(mac) {
                 if slot.is_bound() {
-                    return Learned::Bound;
+                    return LearnResult::Bound;
                 }
                 *slot = fresh;
-                return Learned::Yes;
+                return LearnResult::Yes;
             }
             if !slot.is_filled() {
                 free = free.or(Some(index));
@@ -174,30 +174,30 @@ impl ForwardingTable {
 
     /// Stores a new station in slot `free`, if there is one and the limit allows it.
     #[cold]
-    fn claim(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> Learned {
+    fn claim(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> LearnResult {
         let Some(slot) = free.and_then(|index| self.slots.get_mut(index)) else {
-            return Learned::Full;
+            return LearnResult::Full;
         };
         if slot.is_filled() {
             *slot = fresh;
-            return Learned::Yes;
+            return LearnResult::Yes;
         }
         if self.learned < self.learned_max {
             *slot = fresh;
             self.learned += 1;
-            return Learned::Yes;
+            return LearnResult::Yes;
         }
         if now_ns < self.next_sweep_ns {
-            return Learned::Full;
+            return LearnResult::Full;
         }
         // A sweep of the whole table is expensive, so unknown stations must not cause frequent
         // sweeps.
         self.next_sweep_ns = now_ns.saturating_add(self.ageing_ns / 4);
         self.rebuild(self.slots.len(), |slot| now_ns < slot.expires_ns);
         if self.learned < self.learned_max && self.insert(fresh) {
-            Learned::Yes
+            LearnResult::Yes
         } else {
-            Learned::Full
+            LearnResult::Full
         }
     }
 
@@ -323,12 +323,12 @@ mod tests {
         let mut table = ForwardingTable::new(1000, 1000, 0);
         let macs = colliding(&table, WINDOW + 2);
         for mac in &macs[..WINDOW] {
-            assert_eq!(table.learn(*mac, PORT, 10), Learned::Yes);
+            assert_eq!(table.learn(*mac, PORT, 10), LearnResult::Yes);
         }
-        assert_eq!(table.learn(macs[WINDOW], PORT, 1009), Learned::Full);
+        assert_eq!(table.learn(macs[WINDOW], PORT, 1009), LearnResult::Full);
         assert_eq!(table.find(macs[WINDOW], 1009), None);
-        assert_eq!(table.learn(macs[3], PORT, 500), Learned::Yes);
-        assert_eq!(table.learn(macs[WINDOW], PORT, 1010), Learned::Yes);
+        assert_eq!(table.learn(macs[3], PORT, 500), LearnResult::Yes);
+        assert_eq!(table.learn(macs[WINDOW], PORT, 1010), LearnResult::Yes);
         // The new station reused the slot of an expired one, so the count is unchanged.
         assert_eq!(
             (table.learned, table.find(macs[WINDOW], 1011)),
@@ -358,10 +358,10 @@ mod tests {
         let mut table = ForwardingTable::new(2, 1000, 0);
         table.learn(2, PORT, 0);
         table.learn(4, PORT, 300);
-        assert_eq!(table.learn(6, PORT, 900), Learned::Full);
+        assert_eq!(table.learn(6, PORT, 900), LearnResult::Full);
         // One station has expired since, but the last sweep was less than 250 ns ago.
-        assert_eq!(table.learn(6, PORT, 1149), Learned::Full);
-        assert_eq!(table.learn(6, PORT, 1150), Learned::Yes);
+        assert_eq!(table.learn(6, PORT, 1149), LearnResult::Full);
+        assert_eq!(table.learn(6, PORT, 1150), LearnResult::Yes);
         assert_eq!(
             (table.find(2, 1150), table.find(4, 1150)),
             (None, Some(PORT))
@@ -376,7 +376,7 @@ mod tests {
         table.learn(2, PORT, u64::MAX - 5);
         assert!(!table.is_bound(2));
         assert_eq!(table.find(2, u64::MAX - 5), Some(PORT));
-        assert_eq!(table.learn(2, 1, u64::MAX - 4), Learned::Yes);
+        assert_eq!(table.learn(2, 1, u64::MAX - 4), LearnResult::Yes);
     }
 
     /// A different secret changes the slots of stations.

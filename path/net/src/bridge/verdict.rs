@@ -9,7 +9,7 @@ pub enum Verdict {
     /// Forward to this port.
     Unicast(usize),
     /// Forward by each of these ports, at least one.
-    Many(PortSet),
+    Multiple(PortSet),
     /// Drop.
     Drop(DropReason),
 }
@@ -21,7 +21,7 @@ impl Verdict {
         match (first, second) {
             (None, _) => Err(DropReason::NoPort),
             (Some(port), None) => Ok(Self::Unicast(port)),
-            _ => Ok(Self::Many(set)),
+            _ => Ok(Self::Multiple(set)),
         }
     }
 }

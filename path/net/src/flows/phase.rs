@@ -56,7 +56,7 @@ pub(super) mod marks {
     /// The receiver of the RST has sent another segment.
     pub(in super::super) const CONTINUES: u8 = 16;
     /// The connection is older than the table.
-    pub(in super::super) const PICKED_UP: u8 = 32;
+    pub(in super::super) const MIDSTREAM: u8 = 32;
     /// All flags.
     pub(in super::super) const ALL: u8 = 63;
 }
@@ -120,7 +120,7 @@ impl FlowPhase {
         };
         match self {
             Self::Opening | Self::Answered => {
-                let picked_up = marks & marks::PICKED_UP != 0;
+                let picked_up = marks & marks::MIDSTREAM != 0;
                 let answers = !by_initiator && (picked_up || tcp_flags & flags::SYN != 0);
                 let confirms = by_initiator && tcp_flags & (flags::SYN | flags::ACK) == flags::ACK;
                 match self {

@@ -143,7 +143,7 @@ impl Flows {
     }
 
     /// Releases the memory, so that no process adopts this table.
-    pub fn give_up(self) {
+    pub fn release_memory(self) {
         if let Some(word) = self.word(0) {
             word.store(0, Ordering::Release);
         }
@@ -393,7 +393,7 @@ impl Flows {
         let phase = match kind {
             PacketKind::Tcp(tcp_flags) => {
                 if !is_syn(tcp_flags) {
-                    marks |= marks::PICKED_UP;
+                    marks |= marks::MIDSTREAM;
                 }
                 FlowPhase::Opening
             }

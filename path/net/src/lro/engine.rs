@@ -6,13 +6,13 @@ use super::counters::LroCounters;
 use super::eligibility::Eligibility;
 use super::latency::HoldLatency;
 use super::layout::{self, SnapshotLayout};
-use super::lists::Lists;
+use super::lists::SlotLists;
 use super::prediction::Prediction;
 use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::{Flush, Psh, Settings};
 use super::table::FlowTable;
-use super::timer_wheel::Wheel;
+use super::timer_wheel::TimerWheel;
 use nic::Frame;
 
 /// The only list of aggregates by age.
@@ -42,11 +42,11 @@ pub struct Lro {
     /// By slot: the packet that is predicted to continue its aggregate.
     pub(super) predictions: Vec<Prediction>,
     pub(super) free: Vec<u32>,
-    pub(super) age: Lists,
-    pub(super) wheel: Wheel,
+    pub(super) age: SlotLists,
+    pub(super) wheel: TimerWheel,
     pub(super) history: History,
     /// The slot of the last packet, or [`NO_SLOT`]: the next one is often of the same flow.
-    pub(super) recent: u32,
+    pub(super) last_slot: u32,
     /// Slots whose aggregates are held or flushed at the end of the poll.
     pub(super) touched: Vec<u32>,
     /// Scratch list of due slots.
@@ -81,10 +81,10 @@ impl Lro {
             held: Vec::new(),
             predictions: Vec::new(),
             free: Vec::new(),
-            age: Lists::new(1),
-            wheel: Wheel::new(settings.hold_ns()),
+            age: SlotLists::new(1),
+            wheel: TimerWheel::new(settings.hold_ns()),
             history: History::new(&settings),
-            recent: NO_SLOT,
+            last_slot: NO_SLOT,
             touched: Vec::new(),
             due: Vec::new(),
             polls: 0,
@@ -206,8 +206,8 @@ impl Lro {
     /// Returns the slot that predicted a packet, if [`Lro::look_up`] has found a different one.
     #[inline(never)]
     fn other_slot(&self, frame: &Frame) -> u32 {
-        if self.may_take(self.recent, frame) {
-            return self.recent;
+        if self.may_take(self.last_slot, frame) {
+            return self.last_slot;
         }
         let Some(usual) = SnapshotLayout::usual(frame) else {
             return NO_SLOT;
@@ -243,7 +243,7 @@ impl Lro {
             return false;
         };
         next.append(piece);
-        self.recent = slot;
+        self.last_slot = slot;
         self.counters.segments += 1;
         self.uncollected += 1;
         if next.room == 0 || next.round != self.round {

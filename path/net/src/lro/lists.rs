@@ -2,13 +2,13 @@
 
 /// Several lists. Every slot is in at most one of them.
 #[derive(Clone, Debug)]
-pub(super) struct Lists {
+pub(super) struct SlotLists {
     /// `(previous, next)` of every node in a ring: first the heads, then the slots.
     nodes: Vec<(u32, u32)>,
     heads: u32,
 }
 
-impl Lists {
+impl SlotLists {
     pub(super) fn new(heads: u32) -> Self {
         Self {
             nodes: (0..heads).map(|head| (head, head)).collect(),

@@ -8,7 +8,7 @@ use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::Flush;
 use super::table::FlowTable;
-use super::timer_wheel::Wheel;
+use super::timer_wheel::TimerWheel;
 use nic::Frame;
 
 impl Lro {
@@ -57,12 +57,12 @@ impl Lro {
         self.segments_max = settings.segments_max();
         self.table = FlowTable::new(settings.flows);
         self.programs = Programs::new(settings.rules);
-        self.wheel = Wheel::new(settings.hold_ns());
+        self.wheel = TimerWheel::new(settings.hold_ns());
         self.history = History::new(&settings);
         self.held.clear();
         self.predictions.clear();
         self.free.clear();
-        self.recent = NO_SLOT;
+        self.last_slot = NO_SLOT;
         self.round = 0;
         self.latency.reset();
     }
@@ -120,7 +120,7 @@ impl Lro {
                 Decision::Hold(end)
             };
             match decision {
-                Decision::Hold(until) if self.wheel.place(slot, until) => {}
+                Decision::Hold(until) if self.wheel.schedule(slot, until) => {}
                 Decision::Hold(_) => self.close(slot, Reason::Time, now_ns, out),
                 Decision::Flush(reason) => self.close(slot, reason, now_ns, out),
             }

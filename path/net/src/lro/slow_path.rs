@@ -102,7 +102,7 @@ impl Lro {
         let learned = next.learn(held.program, frame, segment);
         let last = held.append(&self.tests, self.settings.form, frame, segment);
         self.buffers += held.frame.pieces.len();
-        self.recent = slot;
+        self.last_slot = slot;
         let last = self.appended(now_ns, slot, last);
         if last.is_none() && learned {
             self.predict(slot);
@@ -160,7 +160,7 @@ impl Lro {
         }
         self.table.insert(hash, slot);
         self.age.push(AGE, slot);
-        self.recent = slot;
+        self.last_slot = slot;
         if self.waits {
             self.touched.push(slot);
         }
@@ -209,8 +209,8 @@ impl Lro {
         self.age.remove(slot);
         self.wheel.remove(slot);
         self.free.push(slot);
-        if self.recent == slot {
-            self.recent = NO_SLOT;
+        if self.last_slot == slot {
+            self.last_slot = NO_SLOT;
         }
     }
 }

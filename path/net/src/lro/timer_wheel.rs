@@ -1,6 +1,6 @@
 //! Due times of held aggregates: a timer wheel.
 
-use super::lists::Lists;
+use super::lists::SlotLists;
 
 /// Number of ticks of the wheel: the number of bits in a word.
 const TICKS: u64 = 64;
@@ -8,25 +8,25 @@ const TICKS: u64 = 64;
 /// Slots by the tick in which they are due. A slot is never late, and is early by less than a tick,
 /// which is 1/62 of the longest wait.
 #[derive(Clone, Debug)]
-pub(super) struct Wheel {
+pub(super) struct TimerWheel {
     tick_ns: u64,
     /// The last processed tick.
     tick: u64,
     /// Bitmap of the ticks, modulo [`TICKS`], that have slots.
     busy: u64,
-    lists: Lists,
+    lists: SlotLists,
     /// The tick, modulo [`TICKS`], of each slot.
     at: Vec<u8>,
 }
 
-impl Wheel {
+impl TimerWheel {
     /// Creates a wheel for waits of up to `longest_ns`.
     pub(super) fn new(longest_ns: u64) -> Self {
         Self {
             tick_ns: longest_ns / (TICKS - 2) + 1,
             tick: 0,
             busy: 0,
-            lists: Lists::new(TICKS as u32),
+            lists: SlotLists::new(TICKS as u32),
             at: Vec::new(),
         }
     }
@@ -56,7 +56,7 @@ impl Wheel {
 
     /// Schedules a slot, at most the longest wait ahead of the wheel's time. Returns whether it is
     /// due in the future.
-    pub(super) fn place(&mut self, slot: u32, due_ns: u64) -> bool {
+    pub(super) fn schedule(&mut self, slot: u32, due_ns: u64) -> bool {
         self.remove(slot);
         let tick = due_ns / self.tick_ns;
         if tick <= self.tick {

@@ -125,7 +125,7 @@ pub fn finish_in_place(frame: &mut Frame) -> Result<(), FinishError> {
 /// after it has received a frame from a device, because later other frames may share the memory.
 /// Leaves the frame unchanged on failure.
 #[inline]
-pub fn finish_beyond_reach(frame: &mut Frame) {
+pub fn finish_outside_snapshot(frame: &mut Frame) {
     if let Checksum::Blank { start, offset } = frame.offload.checksum
         && usize::from(start) + usize::from(offset) + 2 > SNAPSHOT_MAX
     {

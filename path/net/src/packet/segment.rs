@@ -25,7 +25,7 @@ const TCP_FLAGS: usize = 13;
 pub enum SegmentError {
     /// The frame requests no segmentation.
     #[error("the frame requests no segmentation")]
-    NotAsked,
+    NotRequested,
     /// A segment size of zero.
     #[error("the segment size is zero")]
     ZeroSize,
@@ -151,7 +151,7 @@ pub fn packets(frame: &Frame) -> usize {
 
 impl Template {
     fn new(frame: &Frame, caps: Caps) -> Result<Self, SegmentError> {
-        let gso = frame.offload.gso.ok_or(SegmentError::NotAsked)?;
+        let gso = frame.offload.gso.ok_or(SegmentError::NotRequested)?;
         let size = usize::from(gso.size);
         if size == 0 {
             return Err(SegmentError::ZeroSize);

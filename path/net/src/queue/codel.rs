@@ -59,7 +59,7 @@ pub struct Codel {
 impl Codel {
     /// Returns whether to mark or drop the packet at the head of the queue. It has waited for
     /// `sojourn_ns`; `left_bytes` are in the queue, including the packet.
-    pub fn signals(
+    pub fn should_signal(
         &mut self,
         params: Params,
         now_ns: u64,
@@ -92,7 +92,7 @@ impl Codel {
     }
 
     /// Resets the measurement, because the queue is empty.
-    pub fn emptied(&mut self) {
+    pub fn reset_empty(&mut self) {
         self.first_above_ns = None;
         self.dropping = false;
     }
@@ -124,7 +124,8 @@ mod tests {
     fn signalled(sojourn_ms: impl Fn(u64) -> u64, until_ms: u64) -> Vec<u64> {
         let mut codel = Codel::default();
         let params = Params::default();
-        let judge = |now: &u64| codel.signals(params, now * MS, sojourn_ms(*now) * MS, 100_000);
+        let judge =
+            |now: &u64| codel.should_signal(params, now * MS, sojourn_ms(*now) * MS, 100_000);
         (0..until_ms).filter(judge).collect()
     }
 
@@ -148,7 +149,7 @@ mod tests {
     fn eq_4_one_full_packet_is_no_standing_queue() {
         let mut codel = Codel::default();
         let params = Params::default();
-        let judge = |now: u64| codel.signals(params, now * MS, 900 * MS, MTU_BYTES);
+        let judge = |now: u64| codel.should_signal(params, now * MS, 900 * MS, MTU_BYTES);
         assert!(!(0..500).any(judge));
     }
 

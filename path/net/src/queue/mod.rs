@@ -9,7 +9,7 @@
 //! to make room.
 //!
 //! Every pushed packet leaves the queue once: by [`FairQueue::pop`], or through the `lost` callback
-//! with its [`Cause`].
+//! with its [`QueueDropReason`].
 
 pub mod codel;
 mod packet;
@@ -27,7 +27,7 @@ pub use sender::FLOWS;
 
 abi::named_enum! {
     /// Reason for dropping a packet.
-    pub enum Cause: u8 {
+    pub enum QueueDropReason: u8 {
         /// The queue towards the guest has no room.
         Full = "queue_full",
         /// CoDel: packets have waited too long in the queue towards the guest.
@@ -117,7 +117,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         &mut self,
         params: Params,
         now_ns: u64,
-        mut lost: impl FnMut(Cause, P),
+        mut lost: impl FnMut(QueueDropReason, P),
     ) -> Option<&mut P> {
         while self.head.is_none() {
             let place = self.senders.next()?;
@@ -130,7 +130,7 @@ impl<P: QueuedPacket> FairQueue<P> {
                     Signal::Marked => self.marked += 1,
                     Signal::Dropped => {
                         self.forget(entry.size());
-                        lost(Cause::Codel, entry.packet);
+                        lost(QueueDropReason::Codel, entry.packet);
                         continue;
                     }
                     Signal::Shed {
@@ -139,7 +139,7 @@ impl<P: QueuedPacket> FairQueue<P> {
                         after,
                     } => {
                         self.resize(before, after);
-                        lost(Cause::Codel, part);
+                        lost(QueueDropReason::Codel, part);
                     }
                 }
             }
@@ -171,12 +171,12 @@ impl<P: QueuedPacket> FairQueue<P> {
     }
 
     /// Drops the oldest packet of the longest flow; returns false if the queue is empty.
-    pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
+    pub fn drop_from_longest(&mut self, mut lost: impl FnMut(QueueDropReason, P)) -> bool {
         let Some(entry) = self.pop_longest().or_else(|| self.head.take()) else {
             return false;
         };
         self.forget(entry.size());
-        lost(Cause::Full, entry.packet);
+        lost(QueueDropReason::Full, entry.packet);
         true
     }
 
@@ -187,7 +187,7 @@ impl<P: QueuedPacket> FairQueue<P> {
 
     /// Signals the longest flow that the queue is running out of room: marks the oldest packet of
     /// the flow, or drops one packet of it.
-    pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
+    pub fn signal_longest(&mut self, mut lost: impl FnMut(QueueDropReason, P)) {
         let longest = self.senders.longest();
         let signal = longest.and_then(|place| {
             let signal = self.senders.change(place, SenderQueue::signal_longest);
@@ -198,7 +198,7 @@ impl<P: QueuedPacket> FairQueue<P> {
             Some(Signal::Dropped) => {
                 if let Some(entry) = self.pop_longest() {
                     self.forget(entry.size());
-                    lost(Cause::Codel, entry.packet);
+                    lost(QueueDropReason::Codel, entry.packet);
                 }
             }
             Some(Signal::Shed {
@@ -207,14 +207,14 @@ impl<P: QueuedPacket> FairQueue<P> {
                 after,
             }) => {
                 self.resize(before, after);
-                lost(Cause::Codel, part);
+                lost(QueueDropReason::Codel, part);
             }
             None => {}
         }
     }
 
     /// Drops every packet pushed before `before_ns`.
-    pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
+    pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(QueueDropReason, P)) {
         let is_late = |entry: &QueuedItem<P>| entry.since_ns < before_ns;
         let mut late = Vec::from_iter(self.head.take_if(|entry| is_late(entry)));
         for place in 0..self.senders.len() {
@@ -223,7 +223,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         }
         for entry in late {
             self.forget(entry.size());
-            lost(Cause::Late, entry.packet);
+            lost(QueueDropReason::Late, entry.packet);
         }
         self.senders.trim();
     }

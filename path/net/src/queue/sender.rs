@@ -106,7 +106,7 @@ impl<P: QueuedPacket> SenderQueue<P> {
             flow.is_some_and(|flow| {
                 let has_packets = !flow.packets.is_empty();
                 if !has_packets {
-                    flow.codel.emptied();
+                    flow.codel.reset_empty();
                 }
                 has_packets
             })
@@ -117,7 +117,7 @@ impl<P: QueuedPacket> SenderQueue<P> {
         let codel = &mut self.flows.get_mut(number)?.codel;
         Some(Due {
             flow: number,
-            signals: codel.signals(params, now_ns, sojourn_ns, left_bytes),
+            signals: codel.should_signal(params, now_ns, sojourn_ns, left_bytes),
             entry,
         })
     }

@@ -292,7 +292,11 @@ fn eq_3_a_marked_packet_is_not_dropped() {
         let (mut lost, mut marked) = (0, 0);
         for now in 0..50 {
             queue.head(Params::default(), (100 + 10 * now) * MS, |cause, packet| {
-                assert_eq!((cause, packet.left), (Cause::Codel, 1), "one packet of two");
+                assert_eq!(
+                    (cause, packet.left),
+                    (QueueDropReason::Codel, 1),
+                    "one packet of two"
+                );
                 lost += 1;
             });
             marked += u64::from(queue.pop().unwrap().marked);
@@ -322,7 +326,7 @@ fn eq_1_full_queue_drops_from_the_longest_flow() {
     let mut dropped = Vec::new();
     for _ in 0..8 {
         queue.drop_from_longest(|cause, packet| {
-            assert_eq!(cause, Cause::Full);
+            assert_eq!(cause, QueueDropReason::Full);
             dropped.push((packet.flow, packet.number));
         });
     }

@@ -113,7 +113,7 @@ fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
 }
 
 fn set(ports: &[usize]) -> Verdict {
-    Verdict::Many(ports.iter().copied().collect())
+    Verdict::Multiple(ports.iter().copied().collect())
 }
 
 fn dropped(reason: DropReason) -> Verdict {

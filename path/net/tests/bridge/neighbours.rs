@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::frame_of;
-use net::bridge::wanted;
+use net::bridge::needed_header_bytes;
 use net::packet::protocol;
 use nic::frame::SNAPSHOT_MIN;
 
@@ -196,7 +196,7 @@ fn other_ipv6_passes() {
 /// them.
 #[test]
 fn only_inspected_frames_need_long_snapshots() {
-    let more = |build: Build| wanted(&build.bytes()[..SNAPSHOT_MIN]) == SNAPSHOT_MAX;
+    let more = |build: Build| needed_header_bytes(&build.bytes()[..SNAPSHOT_MIN]) == SNAPSHOT_MAX;
     assert!(!more(Build::tcp4(&[0; 50])));
     assert!(!more(Build::tcp6(&[0; 50])));
     assert!(!more(Build {
@@ -210,8 +210,11 @@ fn only_inspected_frames_need_long_snapshots() {
     }));
     assert!(more(Build::tcp4(&[0; 50]).tags(1)));
     assert!(more(Build::tcp4(&[0; 50]).tags(2)));
-    assert_eq!(wanted(&arp(1, [2; 6], [0; 4], [0; 6], [0; 4])), 0);
-    assert_eq!(wanted(&[0; 13]), 0);
+    assert_eq!(
+        needed_header_bytes(&arp(1, [2; 6], [0; 4], [0; 6], [0; 4])),
+        0
+    );
+    assert_eq!(needed_header_bytes(&[0; 13]), 0);
 
     let mut bridge = bridge();
     let honest = from(MAC_A, FD00_A, nd(136, 24, FD00_A, &[(2, MAC_A)])).bytes();

@@ -53,7 +53,7 @@ fn a_table_outlives_its_process() {
         );
     }
     assert_eq!(table.flows(SECOND).collect::<Vec<_>>(), before);
-    table.give_up();
+    table.release_memory();
     assert!(Flows::adopt(memory, IDENTITY, 2 * SECOND).is_none());
 }
 

@@ -196,7 +196,10 @@ fn malformed_requests_have_distinct_errors() {
         try_segment(&frame).map(|segments| segments.len())
     };
     assert_eq!(with(&|_| {}), Ok(3));
-    assert_eq!(with(&|f| f.offload.gso = None), Err(SegmentError::NotAsked));
+    assert_eq!(
+        with(&|f| f.offload.gso = None),
+        Err(SegmentError::NotRequested)
+    );
     let gso_of = |kind, size| Some(Gso { kind, size });
     assert_eq!(
         with(&|f| f.offload.gso = gso_of(GsoKind::Tcp4, 0)),

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// One direction of a cable, with its frames in transit.
 #[derive(Debug)]
 pub(super) struct OneWay {
-    pub(super) flights: VecDeque<FrameInFlight>,
+    pub(super) in_flight: VecDeque<FrameInFlight>,
     pub(super) held_bytes: usize,
     /// Time at which the sending end finishes its current transmission.
     pub(super) busy_until_ns: u64,
@@ -26,7 +26,7 @@ pub(super) struct FrameInFlight {
 impl OneWay {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             held_bytes: 0,
             busy_until_ns: 0,
             lost: 0,
@@ -35,10 +35,10 @@ impl OneWay {
     }
 
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<FrameInFlight> {
-        self.flights
+        self.in_flight
             .front()
             .filter(|flight| flight.due_ns <= now_ns)?;
-        let flight = self.flights.pop_front()?;
+        let flight = self.in_flight.pop_front()?;
         self.held_bytes = self.held_bytes.saturating_sub(flight.bytes.len());
         Some(flight)
     }

@@ -47,7 +47,7 @@ const SHARED: Label = Label(2);
 
 /// The programs and maps that direct an interface's frames. They exist as long as this value.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(super) struct QueuePaths {
     /// The socket of each queue.
     sockets: Map,
     /// The queue of each MAC.
@@ -58,7 +58,7 @@ pub(super) struct Paths {
     links: Vec<OwnedFd>,
 }
 
-impl Paths {
+impl QueuePaths {
     /// Creates the maps for an interface with `queues` dedicated queues in addition to the shared
     /// one. All frames are dropped at first.
     pub(super) fn new(queues: u32) -> io::Result<Self> {
@@ -226,7 +226,7 @@ pub struct QueueSocket {
     ended: AtomicBool,
     /// Frames and bytes that each rule denied.
     denied: CounterMap,
-    paths: Arc<Paths>,
+    paths: Arc<QueuePaths>,
 }
 
 impl QueueSocket {

@@ -1,7 +1,7 @@
 //! A wire: an interface whose packets a socket receives. It is an existing interface or one end of
 //! a new veth pair.
 
-use super::queues::{Paths, QueueSocket};
+use super::queues::{QueuePaths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
 use super::socket::{self, XdpSocket};
 use crate::bpf::attach_xdp;
@@ -38,7 +38,7 @@ pub struct XdpInterface {
     /// Features that this system lacks.
     lacks: Vec<&'static str>,
     /// The programs and maps that direct the frames, removed with the last queue.
-    paths: Arc<Paths>,
+    paths: Arc<QueuePaths>,
     /// The socket that keeps the interface promiscuous.
     promiscuous: Option<OwnedFd>,
     // This field is declared last, so that the pair is dropped after the sockets and programs that
@@ -208,7 +208,7 @@ fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
 
 /// The programs that direct an interface's packets to sockets.
 struct AttachedPrograms {
-    paths: Paths,
+    paths: QueuePaths,
     native: bool,
 }
 
@@ -217,7 +217,7 @@ impl AttachedPrograms {
     fn new(ifname: &str, queues: u32) -> io::Result<Self> {
         let mut netlink = Netlink::open()?;
         let index = netlink.index(ifname)?;
-        let mut paths = Paths::new(queues)?;
+        let mut paths = QueuePaths::new(queues)?;
         let program = paths.program(queues)?;
         let native = attach_xdp(&program, index, XDP_FLAGS_DRV_MODE);
         let (link, native) = match native {
@@ -442,7 +442,7 @@ impl XdpInterface {
         let mut kept = kept.into_iter();
         let missing = || io::Error::from(io::ErrorKind::InvalidInput);
         let own_fd = kept.next().ok_or_else(missing)?;
-        let paths = Paths::adopt(kept.collect()).ok_or_else(missing)?;
+        let paths = QueuePaths::adopt(kept.collect()).ok_or_else(missing)?;
         let (promiscuous, pair) = match spec.netdev {
             Netdev::Existing { .. } => (Some(own_fd), None),
             Netdev::Veth(_) => {

@@ -6,7 +6,7 @@ use abi::layout::{FOREIGN_PAGES, FRAMES, PAGE, info, mailbox};
 use abi::version::VERSION;
 use abi::{DomId, Slot};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use sandbox::{PageMap, Profile, Sandboxed, SpawnError, Spec};
+use sandbox::{PageMap, Profile, SandboxSpec, Sandboxed, SpawnError};
 use shmem::{Region, Span};
 use std::fs::File;
 use std::io::Read;
@@ -102,7 +102,7 @@ pub(crate) fn start_with_profile(
     for cpu in cpus {
         set_of_cpus[cpu / 64] |= 1 << (cpu % 64);
     }
-    let domain = sandbox::spawn(&Spec {
+    let domain = sandbox::spawn(&SandboxSpec {
         program,
         args: &["one", "two"],
         name,

@@ -30,7 +30,7 @@ const BACK_END: &str = include_str!("../../../peers/vhost.c");
 const TAP: &str = "vm0";
 
 /// The components between the wire and the virtual machine.
-enum Middle {
+enum VmBackend {
     Grantway(Box<Running>),
     OneProcess(ForeignProgram),
     Bridge(VmBridge),
@@ -39,16 +39,16 @@ enum Middle {
 struct VmPath {
     // This field is dropped first, so that the back ends outlive their virtual machine.
     vm: Uml,
-    middle: Middle,
+    middle: VmBackend,
     _folder: TempDir,
 }
 
 impl Path for VmPath {
     fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = match &self.middle {
-            Middle::Grantway(running) => running.parts(),
-            Middle::OneProcess(program) => vec![("driver", vec![program.pid()])],
-            Middle::Bridge(bridge) => vec![
+            VmBackend::Grantway(running) => running.parts(),
+            VmBackend::OneProcess(program) => vec![("driver", vec![program.pid()])],
+            VmBackend::Bridge(bridge) => vec![
                 (WIRE_KERNEL, bridge.far.clone()),
                 (NIC_KERNEL, bridge.near.clone()),
             ],
@@ -59,14 +59,14 @@ impl Path for VmPath {
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
         match &mut self.middle {
-            Middle::Grantway(running) => running.reading(),
+            VmBackend::Grantway(running) => running.reading(),
             _ => Ok(Reading::default()),
         }
     }
 
     fn machine(&self) -> Option<&Running> {
         match &self.middle {
-            Middle::Grantway(running) => Some(running),
+            VmBackend::Grantway(running) => Some(running),
             _ => None,
         }
     }
@@ -85,22 +85,22 @@ pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane>
     let middle = match path {
         PathKind::Vm => {
             let text = text(cores.wire, ends.wire.path(), &socket);
-            Middle::Grantway(Box::new(Running::start_live("vm", text)?))
+            VmBackend::Grantway(Box::new(Running::start_live("vm", text)?))
         }
         PathKind::VmOneProcess => {
             let program = one_process(&ends, cores, folder.path(), &socket)?;
             ends.wire.run(&["ip", "link", "set", IFNAME, "up"])?;
-            Middle::OneProcess(program)
+            VmBackend::OneProcess(program)
         }
-        _ => Middle::Bridge(kernel_path::vm_bridge(&mut ends, cores)?),
+        _ => VmBackend::Bridge(kernel_path::vm_bridge(&mut ends, cores)?),
     };
-    if !matches!(middle, Middle::Grantway(_)) {
+    if !matches!(middle, VmBackend::Grantway(_)) {
         let cidr = format!("{WIRE}/{PREFIX}");
         ends.wire
             .run(&["ip", "addr", "add", &cidr, "dev", IFNAME])?;
     }
     let vm = match &middle {
-        Middle::Bridge(bridge) => {
+        VmBackend::Bridge(bridge) => {
             let netns = bridge.netns();
             let device = Device::Tap {
                 netns: &netns,
@@ -111,7 +111,7 @@ pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane>
         _ => Uml::boot(&Device::VhostUser(&socket), cores.guest)?,
     };
     let middle = match middle {
-        Middle::Bridge(bridge) => Middle::Bridge(bridge.with_port(TAP)?),
+        VmBackend::Bridge(bridge) => VmBackend::Bridge(bridge.with_port(TAP)?),
         other => other,
     };
     let path = VmPath {
@@ -122,7 +122,7 @@ pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane>
     let remark = "`vm` includes the loads in the virtual machine; `sender` or `receiver` is the \
                   wire's";
     let lane = Lane::new(ends, Box::new(path), cores, loads)?;
-    Ok(lane.remarked(Some(remark.to_owned())))
+    Ok(lane.with_remark(Some(remark.to_owned())))
 }
 
 /// Compiles and starts the back end in one process, whose TAP is the wire's end.

@@ -1,7 +1,7 @@
 //! User-Mode Linux as a virtual machine. Its kernel is a program, which needs no hardware
 //! virtualization.
 
-use crate::kernel::need;
+use crate::kernel::require_programs;
 use crate::lane::ends::{GUEST, PREFIX};
 use crate::lane::running::family;
 use crate::peers::process::{ForeignProgram, killed_with_parent, output, wait};
@@ -39,11 +39,11 @@ pub(super) struct Uml {
 /// # Errors
 /// Returns [`Failure::CannotRun`] with the missing part.
 pub(super) fn possible() -> Result<(), Failure> {
-    if need(&["linux.uml"]).is_err() {
+    if require_programs(&["linux.uml"]).is_err() {
         let why = "User-Mode Linux is not installed: package user-mode-linux";
         return Err(Failure::CannotRun(why.to_owned()));
     }
-    need(&[
+    require_programs(&[
         "busybox", "cc", "sh", "cpio", "nsenter", "setpriv", "taskset", "ip",
     ])
 }

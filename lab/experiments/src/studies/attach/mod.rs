@@ -8,7 +8,7 @@ mod machine;
 
 use super::lane_study::{self, LanePlan};
 use super::{Study, StudyOutcome};
-use crate::kernel::need;
+use crate::kernel::require_programs;
 use crate::many_guests::GuestPlace;
 use crate::plan::{Adjustment, ColumnConfig, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
@@ -179,7 +179,7 @@ impl Study for AttachPlan {
     }
 
     fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
-        need(&[machine::PROGRAM])?;
+        require_programs(&[machine::PROGRAM])?;
         let placement = "nothing is pinned".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();

@@ -148,13 +148,13 @@ impl<'a> Run<'a> {
                         continue;
                     };
                     if let Some((lro, rules)) = &point.lro {
-                        lane.switch(lro, *rules)?;
+                        lane.set_lro(lro, *rules)?;
                     }
                     let (config, way) = (
                         ReceiveWorkload::config(&point.config, buffer),
                         PayloadDirection::ToGuest,
                     );
-                    lane.receive_by(way, buffer)?;
+                    lane.set_receive_size(way, buffer)?;
                     self.sample(lane, &config, Workload::Stream, way, round)?;
                 }
             }
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
                     continue;
                 };
                 if let Some((lro, rules)) = &point.lro {
-                    lane.switch(lro, *rules)?;
+                    lane.set_lro(lro, *rules)?;
                 }
                 let server = servers.of(point.lane, lane, self.cores, web)?;
                 self.web_round(lane, server, point, web, round)?;
@@ -261,10 +261,10 @@ impl<'a> Run<'a> {
                 .with_workload(&point.config, beat.workload, direction, wake);
             if beat.workload == Workload::Stream {
                 config = self.plan.with_message(&config, beat.message);
-                lane.send_by(beat.message)?;
+                lane.set_send_size(beat.message)?;
             }
             if let Some((lro, rules)) = &point.lro {
-                lane.switch(lro, *rules)?;
+                lane.set_lro(lro, *rules)?;
             }
             self.sample(lane, &config, beat.workload, direction, round)?;
         }

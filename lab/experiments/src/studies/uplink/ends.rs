@@ -1,7 +1,7 @@
 //! Two namespaces with an address each, and the path between them.
 
-use crate::forwarder::{Forwarder, ForwarderSpec, side_with_segments};
-use crate::kernel::need;
+use crate::forwarder::{Forwarder, ForwarderSpec, tap_end_with_segments};
+use crate::kernel::require_programs;
 use crate::lane::running::{Running, unique_name};
 use crate::ns::NamedNamespace;
 use abi::machine::{Tap, Uplink};
@@ -69,7 +69,7 @@ impl UplinkEnds {
     /// create namespaces; and another error if the kernel rejects a setting, or the machine does
     /// not start.
     pub(super) fn of(between: UplinkPath) -> anyhow::Result<Self> {
-        need(&["ip", "ethtool"])?;
+        require_programs(&["ip", "ethtool"])?;
         let mut near = NamedNamespace::new("near namespace")?;
         let mut far = NamedNamespace::new("far namespace")?;
         let mut bridge = None;
@@ -183,12 +183,12 @@ fn port(
 
 /// Starts the forwarder between a TAP that is the bridge's other port and a TAP at the far end.
 fn forwarder(bridge: &NamedNamespace, far: &NamedNamespace) -> anyhow::Result<Forwarder> {
-    let port = side_with_segments(IFNAME, &bridge.path(), None);
+    let port = tap_end_with_segments(IFNAME, &bridge.path(), None);
     let port = Tap {
         uplink: Some(Uplink::Bridge("br0".to_owned())),
         ..port
     };
-    let end = side_with_segments(IFNAME, &far.path(), Some(format!("{FAR}/24")));
+    let end = tap_end_with_segments(IFNAME, &far.path(), Some(format!("{FAR}/24")));
     Forwarder::start(&ForwarderSpec {
         taps: [port, end],
         cpu: None,

@@ -107,7 +107,7 @@ fn counts_include_the_last_denied_frame() {
     drop(answering);
     let kernel = kernel.lock().unwrap();
     assert!(kernel.ended);
-    let last = Count {
+    let last = RuleCount {
         frames: kernel.denied,
         bytes: kernel.denied * BYTES,
     };

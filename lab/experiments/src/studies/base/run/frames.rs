@@ -95,7 +95,7 @@ impl Run<'_> {
     /// Returns an error if they cannot run and the plan has no other columns.
     fn can_run_peers(&mut self) -> anyhow::Result<bool> {
         let kinds: Vec<PeerKind> = self.plan.peer.iter().map(|peer| peer.switch).collect();
-        match peers::need(&kinds) {
+        match peers::require_programs(&kinds) {
             _ if kinds.is_empty() => Ok(false),
             Ok(()) => Ok(true),
             Err(Failure::CannotRun(why)) if !self.plan.column.is_empty() => {
