@@ -32,7 +32,7 @@ impl Instance {
     }
 
     /// Like [`Instance::down`], but the next start attaches the attached guests again, if they are
-    /// recorded (`Options::leaves`). Does nothing if the machine outlives this value.
+    /// recorded (`StartOptions::leaves`). Does nothing if the machine outlives this value.
     ///
     /// # Errors
     ///

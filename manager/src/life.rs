@@ -1,8 +1,8 @@
 //! One domain of the machine: its goal, its state, and its restarts.
 //!
 //! Every domain starts by the same steps: at the start of a machine, in an attach, after an exit of
-//! the core, and in a restart. The server records the core's reports ([`Life::observe`]), calls
-//! [`step()`] for the next request, carries it out, and records the result here.
+//! the core, and in a restart. The server records the core's reports ([`Lifecycle::observe`]),
+//! calls [`step()`] for the next request, carries it out, and records the result here.
 //!
 //! A domain that was up for [`STEADY_NS`] restarts immediately. A domain that exits earlier
 //! restarts after a pause that doubles each time, up to the domain's limit, or up to

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 use testing::{
-    FORGER, KillOnDrop, accept, forged, wait_for, wait_for_exit, wait_until, with_timeout,
+    FORGER, KillOnDrop, accept, forged_frame_drops, wait_for, wait_for_exit, wait_until,
+    with_timeout,
 };
 
 /// The environment variable that makes [`the_server_of_other_tests`] run its server.

@@ -6,7 +6,7 @@ use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config};
 use serde_json::{Value, json};
 use std::fs;
-use testing::{FORGER, forged, wait_for, wait_until};
+use testing::{FORGER, forged_frame_drops, wait_for, wait_until};
 
 const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 /// A router behind the wire that is not a station of the machine.

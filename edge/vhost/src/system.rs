@@ -15,7 +15,7 @@ pub trait VhostSystem {
     /// Returns an error if the file cannot be mapped, or the region exceeds the system's bounds.
     fn map(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Span>;
 
-    /// Unmaps a region, exactly as [`System::map`] returned it.
+    /// Unmaps a region, exactly as [`VhostSystem::map`] returned it.
     fn unmap(&mut self, region: Span);
 
     /// Lets a descriptor wake the shim: at each edge if `edges` is true, otherwise as long as the
@@ -25,6 +25,6 @@ pub trait VhostSystem {
     /// Returns an error if the system cannot wait for the descriptor.
     fn watch(&mut self, fd: BorrowedFd<'_>, edges: bool) -> io::Result<()>;
 
-    /// Removes a descriptor that [`System::watch`] added, before it is closed.
+    /// Removes a descriptor that [`VhostSystem::watch`] added, before it is closed.
     fn unwatch(&mut self, fd: BorrowedFd<'_>);
 }

@@ -37,7 +37,7 @@ pub struct DriverReport<'a> {
 impl DriverReport<'_> {
     /// Returns all counters of the driver: of its ports, bridge and queues, of the dedicated queues
     /// of NICs and of AF_XDP wires, and of its hypercalls, if it counts them. If not all ports fit
-    /// into the mailbox, `next` is the number of the first one that [`Reported::ports`] is to
+    /// into the mailbox, `next` is the number of the first one that [`DriverReport::ports`] is to
     /// return.
     #[must_use]
     pub fn stat(&self, counts: &[HypercallCount]) -> Value {

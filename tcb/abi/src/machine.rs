@@ -483,13 +483,13 @@ pub enum ControlRequest {
         domain: String,
     },
     /// Replaces the firewall rules of an attached guest. Answered by
-    /// [`RulesReply`](crate::reload::RulesChanged) when the driver domain applies them.
+    /// [`RulesReply`](crate::reload::RulesReply) when the driver domain applies them.
     Rules {
         /// The guest's `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
         /// `rule[]`, as in a `[[guest]]` section of the configuration file.
         guest: ConfigValue,
     },
-    /// Applies edited configuration files. Answered by [`ReloadReply`](crate::reload::Reloaded)
+    /// Applies edited configuration files. Answered by [`ReloadReply`](crate::reload::ReloadReply)
     /// when all steps are done or one has failed.
     Reload {
         /// The main file and its fragments.

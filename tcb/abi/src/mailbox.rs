@@ -12,7 +12,7 @@ pub const STAT_REPLIES_MAX: usize = 64;
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum MailboxRequest {
     /// Returns all counters as a JSON object, whose keys depend on the domain. If not all `ports`
-    /// of a driver domain fit into the reply, it has `next`: `first` of [`Request::Ports`].
+    /// of a driver domain fit into the reply, it has `next`: `first` of [`MailboxRequest::Ports`].
     Stat,
     /// To a driver domain: the `ports` from a number on; `next`: `first` of the next request, or
     /// null.

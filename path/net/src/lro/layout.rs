@@ -5,7 +5,7 @@ use crate::packet::{Network, Packet, ParseError, PlainHeaders, Transport, ethert
 use nic::Frame;
 use nic::frame::SNAPSHOT_MAX;
 
-/// Offsets into the snapshot; all of them at most [`SNAPSHOT`].
+/// Offsets into the snapshot; all of them at most [`SNAPSHOT_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SnapshotLayout {
     pub(super) network_at: u8,

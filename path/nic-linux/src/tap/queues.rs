@@ -22,7 +22,8 @@ impl TapQueues {
         }
     }
 
-    /// Closes the descriptors of a removed interface. Keeps the buffers until [`Receive::release`].
+    /// Closes the descriptors of a removed interface. Keeps the buffers until
+    /// [`ReceiveSide::release`].
     pub(super) fn close(&mut self) {
         self.queues.iter_mut().for_each(|(fd, _)| *fd = None);
     }

@@ -149,7 +149,7 @@ pub trait VmqBackend {
     fn free(&mut self, buffer: BufferId, why: ReturnReason);
 
     /// Delivers a received frame (`vmq_netif_rx`). Its single piece lies in a buffer from
-    /// [`Backend::alloc`], and its snapshot is complete.
+    /// [`VmqBackend::alloc`], and its snapshot is complete.
     fn netif_rx(&mut self, frame: Frame);
 }
 

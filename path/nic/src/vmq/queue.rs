@@ -31,7 +31,7 @@ pub trait ReceiveSide {
 
     /// Receives up to `budget` frames from `queue`, each in one buffer from `buffers`. With
     /// `split`, headers stay out of the buffers ([`Vmq::split_headers`]). Returns buffers that are
-    /// not writable to `buffers`, and keeps unused buffers posted until [`Receive::release`].
+    /// not writable to `buffers`, and keeps unused buffers posted until [`ReceiveSide::release`].
     fn receive(
         &mut self,
         queue: QueueId,

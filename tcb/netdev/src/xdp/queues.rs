@@ -158,7 +158,7 @@ impl QueuePaths {
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
-    /// Returns the descriptors that another process needs for [`Paths::adopt`].
+    /// Returns the descriptors that another process needs for [`QueuePaths::adopt`].
     pub(super) fn adoption_fds(&self) -> Vec<BorrowedFd<'_>> {
         let maps = [&self.sockets, &self.macs, &self.programs].map(AsFd::as_fd);
         let links = self.links.iter().map(AsFd::as_fd);
