@@ -4,7 +4,7 @@ use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, r
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::fs;
-use testing::{FORGER, forged, require, wait_until};
+use testing::{FORGER, forged_frame_drops, require, wait_until};
 
 /// A container: its id, and its namespace.
 struct Container(&'static str, Namespace);
