@@ -257,8 +257,7 @@ mod tests {
         let ports = EventPorts::Shared(15);
         let rings = [8, 9].map(GrantRef);
         assert_eq!(chosen.queues, [FrontendQueue { rings, ports }]);
-        let negotiated =
-            Negotiated::of(&backend_offer(Offloads::Tso), &read_choice.record).unwrap();
+        let negotiated = Negotiated::of(&backend_offer(Offloads::Tso), &chosen.record).unwrap();
         for end in [negotiated.to_guest, negotiated.from_guest] {
             assert!(end.gso_tcpv4 && end.gso_tcpv6 && end.csum && end.ipv6_csum);
             assert_eq!(end.max_slots, 18);
