@@ -169,7 +169,7 @@ impl Mailbox {
             return MailboxEvent::Nothing;
         };
         match self.write_request(token, &request, now_ns) {
-            Ok(()) => MailboxEvent::Knock,
+            Ok(()) => MailboxEvent::NotifyDomain,
             Err(error) => MailboxEvent::Reply(token, Err(error)),
         }
     }
@@ -270,7 +270,7 @@ mod tests {
             reply(&domain, number, b"yes", 3);
             let yes = MailboxEvent::Reply(token, Ok(b"yes".to_vec()));
             assert_eq!(mailbox.poll(1), yes);
-            assert_eq!(mailbox.poll(1), MailboxEvent::Knock);
+            assert_eq!(mailbox.poll(1), MailboxEvent::NotifyDomain);
             let mut bytes = [0; 6];
             domain
                 .read_exact_at(&mut bytes, mailbox::IN as u64)
@@ -301,7 +301,7 @@ mod tests {
                 mailbox.poll(400),
                 MailboxEvent::Reply(token, Ok(Vec::new()))
             );
-            assert_eq!(mailbox.poll(400), MailboxEvent::Knock);
+            assert_eq!(mailbox.poll(400), MailboxEvent::NotifyDomain);
         }
         assert_eq!(mailbox.end().collect::<Vec<_>>(), [11]);
     }
@@ -368,7 +368,7 @@ mod tests {
             );
         }
         let late = 1000 + u64::from(TIMEOUT_INTERVALS) * NOTIFY_INTERVAL_NS;
-        assert_eq!(mailbox.poll(late), MailboxEvent::Knock);
+        assert_eq!(mailbox.poll(late), MailboxEvent::NotifyDomain);
         assert_eq!(word(&domain, mailbox::REQUEST), Some(2));
         let mut mailbox = next(1000);
         reply(&domain, 2, b"late", 4);

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use testing::{accept, wait_until, wait_for, with_timeout};
+use testing::{accept, wait_for, wait_until, with_timeout};
 
 const PORT: u16 = 7000;
 

@@ -212,7 +212,7 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
     }
     let passed = match place {
         Some(place) => {
-            table.count(place, frame.len(), now_ns);
+            place.count(frame.len(), now_ns);
             Ok(())
         }
         None => table.pass(talk.direction, &subject, &seen, frame.len(), now_ns),

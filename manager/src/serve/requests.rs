@@ -180,7 +180,7 @@ impl ManagerServer<'_> {
                 continue;
             };
             match text_of(reply) {
-                Ok(reply) => client.answer(&Relayed { reply }, now),
+                Ok(reply) => client.answer(&RelayReply { reply }, now),
                 Err(error) => client.answer(&refusal(error), now),
             }
             self.deadlines

@@ -4,8 +4,8 @@ use crate::build::PendingGive;
 use crate::life::WorkerCall;
 use abi::core::Record;
 use abi::layout::mailbox;
-use abi::machine::{Control, ConfigValue};
-use abi::mailbox::Request;
+use abi::machine::{ConfigValue, ControlRequest};
+use abi::mailbox::MailboxRequest;
 use config::live;
 use link::Link;
 use std::fs::File;
@@ -228,7 +228,7 @@ fn reply_to_request(domain: &File) -> bool {
         .write_all_at(&2_u32.to_le_bytes(), mailbox::REPLY_BYTES as u64)
         .unwrap();
     domain.write_all_at(&word, mailbox::REPLY as u64).unwrap();
-    request == serde_json::to_vec(&Request::Stat).unwrap()
+    request == serde_json::to_vec(&MailboxRequest::Stat).unwrap()
 }
 
 /// A worker receives requests of clients and changes of rules in the order in which they were sent.
@@ -239,8 +239,8 @@ fn counters_have_their_turn_while_rules_change() {
         let (worker, guest) = (server.state.spec().workers()[0], server.state.place("a"));
         let guest = guest.unwrap();
         for (place, id) in [(worker, DomId(9)), (guest, DomId(8))] {
-            server.state.set(place, id);
-            server.state.live(id, Stage::Running, "runs");
+            server.state.set_id(place, id);
+            server.state.set_stage(id, Stage::Running, "runs");
             server.state.connect(id);
         }
         let domain = tempfile::tempfile().unwrap();
@@ -248,17 +248,17 @@ fn counters_have_their_turn_while_rules_change() {
         let ours = domain.try_clone().unwrap();
         server.core.add_mailbox(DomId(9), ours.into(), 0);
         let stage = Some(Stage::Running);
-        let mut life = Life::resume(guest, Some(10), Restarts::default(), stage, 0);
-        let change = |conn| WorkerCall::new(worker, conn, &Request::Detach { conn }).unwrap();
+        let mut life = Lifecycle::resume(guest, Some(10), Restarts::default(), stage, 0);
+        let change = |conn| WorkerCall::new(worker, conn, &MailboxRequest::Detach { conn }).unwrap();
         life.calls = (0..CHANGES).map(change).collect();
         // The first change is pending when the client sends its request.
         server.core.relay(DomId(9), b"{}", None, monotonic_ns());
         let (client, mut theirs) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
         server.serve_internal(client);
-        let relay = Control::Relay {
+        let relay = ControlRequest::Relay {
             domain: server.state.name(DomId(9)).unwrap().to_owned(),
-            request: serde_json::to_string(&Request::Stat).unwrap(),
+            request: serde_json::to_string(&MailboxRequest::Stat).unwrap(),
         };
         serde_json::to_writer(&theirs, &relay).unwrap();
         theirs.write_all(b"\n").unwrap();

@@ -12,20 +12,20 @@ use std::ops::{Deref, DerefMut};
 pub const HEAD_BYTES: usize = 64;
 
 /// Number of leading bytes after [`SmallFrame::lengthen`]. They include the flags of TCP over IPv6.
-const LONG_HEAD: usize = 80;
+const LONG_HEAD_BYTES: usize = 80;
 
 /// A frame in one piece without offloads, in transit through the driver domain.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFrame {
-    head: [u8; HEAD_BYTES],
-    /// Whether the copy in `head` extends beyond [`HEAD`] bytes.
+    head: [u8; LONG_HEAD_BYTES],
+    /// Whether the copy in `head` extends beyond [`HEAD_BYTES`] bytes.
     is_long: bool,
     span: Span,
 }
 
 impl SmallFrame {
     const NONE: Self = Self {
-        head: [0; LONG_HEAD],
+        head: [0; LONG_HEAD_BYTES],
         is_long: false,
         span: Span::EMPTY,
     };
@@ -34,9 +34,9 @@ impl SmallFrame {
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
         if span.len() < HEAD_BYTES {
-            self.head = [0; LONG_HEAD];
+            self.head = [0; LONG_HEAD_BYTES];
         }
-        span.read(self.head.first_chunk_mut::<HEAD>().ok_or(Fault)?)?;
+        span.read(self.head.first_chunk_mut::<HEAD_BYTES>().ok_or(Fault)?)?;
         self.is_long = false;
         self.span = span;
         Ok(())
@@ -48,29 +48,33 @@ impl SmallFrame {
     /// # Errors
     /// The memory is inaccessible; the copy keeps its length.
     pub fn lengthen(&mut self) -> Result<(), Fault> {
-        if !self.is_long && self.len() > HEAD {
-            let rest = self.head.get_mut(HEAD..).ok_or(Fault)?;
-            self.span.skip(HEAD).read(rest)?;
+        if !self.is_long && self.len() > HEAD_BYTES {
+            let rest = self.head.get_mut(HEAD_BYTES..).ok_or(Fault)?;
+            self.span.skip(HEAD_BYTES).read(rest)?;
             self.is_long = true;
         }
         Ok(())
     }
 
-    /// Returns the copy of its first [`HEAD`] bytes, padded with zeros after the end of the frame.
+    /// Returns the copy of its first [`HEAD_BYTES`] bytes, padded with zeros after the end of the frame.
     #[must_use]
     #[inline]
     pub const fn head(&self) -> &[u8; HEAD_BYTES] {
         match self.head.first_chunk() {
             Some(head) => head,
-            None => &[0; HEAD],
+            None => &[0; HEAD_BYTES],
         }
     }
 
-    /// Returns the copied bytes without padding: [`HEAD`], or more after [`SmallFrame::lengthen`].
+    /// Returns the copied bytes without padding: [`HEAD_BYTES`], or more after [`SmallFrame::lengthen`].
     #[must_use]
     #[inline]
     pub fn header(&self) -> &[u8] {
-        let copied = if self.is_long { LONG_HEAD } else { HEAD };
+        let copied = if self.is_long {
+            LONG_HEAD_BYTES
+        } else {
+            HEAD_BYTES
+        };
         self.head.get(..copied.min(self.len())).unwrap_or(&[])
     }
 
@@ -223,7 +227,7 @@ mod tests {
             batch.push(from).unwrap();
             batch[0].lengthen().unwrap();
             // The peer overwrites its bytes after the copy. They are not read again.
-            let private = len.min(LONG_HEAD);
+            let private = len.min(LONG_HEAD_BYTES);
             from.take(private).fill(0xff).unwrap();
             batch[0].lengthen().unwrap();
             assert_eq!(batch[0].header(), &bytes[..private]);
@@ -237,6 +241,6 @@ mod tests {
         // The next frame at this position has a short head.
         batch.clear();
         batch.push(memory(&[7; 100])).unwrap();
-        assert_eq!(batch[0].header(), [7; HEAD]);
+        assert_eq!(batch[0].header(), [7; HEAD_BYTES]);
     }
 }

@@ -3,7 +3,7 @@
 use super::Direction;
 use super::key::{FlowKey, PacketKind, Tuple, datagram, mapped};
 use crate::packet::{ethertype, protocol};
-use nic::small_frame::HEAD;
+use nic::small_frame::HEAD_BYTES;
 
 /// An unfragmented TCP segment or UDP datagram without VLAN tag, IP options and extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl PlainPacket {
     /// needs more of it: TCP over IPv6.
     #[must_use]
     #[inline]
-    pub const fn needs_more(head: &[u8; HEAD]) -> bool {
+    pub const fn needs_more(head: &[u8; HEAD_BYTES]) -> bool {
         let ethertype = u16::from_be_bytes([head[12], head[13]]);
         ethertype == ethertype::IPV6 && head[20] == protocol::TCP
     }
