@@ -249,7 +249,8 @@ fn counters_have_their_turn_while_rules_change() {
         server.core.add_mailbox(DomId(9), ours.into(), 0);
         let stage = Some(Stage::Running);
         let mut life = Lifecycle::resume(guest, Some(10), Restarts::default(), stage, 0);
-        let change = |conn| WorkerCall::new(worker, conn, &MailboxRequest::Detach { conn }).unwrap();
+        let change =
+            |conn| WorkerCall::new(worker, conn, &MailboxRequest::Detach { conn }).unwrap();
         life.calls = (0..CHANGES).map(change).collect();
         // The first change is pending when the client sends its request.
         server.core.relay(DomId(9), b"{}", None, monotonic_ns());
