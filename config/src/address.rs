@@ -7,8 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IP address and the length of its network's prefix, written `10.0.0.2/24`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     /// The IP address.
     pub address: IpAddr,
@@ -75,7 +74,10 @@ impl Cidr {
     }
 
     /// Returns what to write instead of `text`, which is not an address with a prefix length.
-    pub(crate) fn remedy(text: &str) -> String {
+    fn remedy(text: &str) -> String {
+        if text.is_empty() {
+            return "write it like \"10.0.0.2/24\"".to_owned();
+        }
         let like = match text.contains(':') {
             true => "fd00::2/64",
             false => "10.0.0.2/24",
@@ -154,11 +156,12 @@ impl FromStr for Cidr {
     }
 }
 
-as_text!(Cidr);
+as_text!(Cidr, Cidr::remedy);
 
 /// An Ethernet address, written `02:00:00:00:00:01` in a file, and as six numbers in a domain's
 /// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "MacForm")]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
@@ -212,6 +215,27 @@ impl FromStr for MacAddress {
             return Err(wrong());
         }
         Ok(Self(bytes))
+    }
+}
+
+const MAC_REMEDY: &str = "write it like \"02:00:00:00:00:01\"";
+
+/// A MAC in a file or in a domain's configuration.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "write it like \"02:00:00:00:00:01\"")]
+enum MacForm {
+    Text(String),
+    Bytes([u8; 6]),
+}
+
+impl TryFrom<MacForm> for MacAddress {
+    type Error = &'static str;
+
+    fn try_from(form: MacForm) -> Result<Self, Self::Error> {
+        match form {
+            MacForm::Text(text) => text.parse().map_err(|_| MAC_REMEDY),
+            MacForm::Bytes(bytes) => Ok(Self(bytes)),
+        }
     }
 }
 

@@ -1,12 +1,19 @@
 //! Names of earlier versions: renamed words, which are accepted with a warning, and removed keys,
 //! which are rejected with an explanation.
 
-/// Renamed words of `grants` in `[driver]`.
-pub(crate) const GRANTS: [(&str, &str); 3] = [
-    ("new", "counted"),
-    ("shared", "unchecked"),
-    ("mapped", "persistent"),
+/// Renamed words: section, key, old word, new word.
+const RENAMED_WORDS: [(&str, &str, &str, &str); 3] = [
+    ("driver", "grants", "new", "counted"),
+    ("driver", "grants", "shared", "unchecked"),
+    ("driver", "grants", "mapped", "persistent"),
 ];
+
+/// Returns the new name of a renamed word.
+pub(crate) fn renamed(section: &str, key: &str, word: &str) -> Option<&'static str> {
+    let mut all = RENAMED_WORDS.iter();
+    let found = all.find(|(of, name, old, _)| (*of, *name, *old) == (section, key, word));
+    found.map(|(.., new)| *new)
+}
 
 const TICKS_REMOVED: &str = "leave it out: a domain spins for `spin_us` and then sleeps; to \
                      poll a NIC at intervals, write moderation = \"tick\" in [[nic]]";

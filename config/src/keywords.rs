@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeOwned};
+use serde::de::{self, DeserializeOwned, Expected, Unexpected};
 use std::fmt;
 
 /// Returns the variant of this name.
@@ -11,8 +11,8 @@ use std::fmt;
 /// # Errors
 ///
 /// Returns an error with the valid names if no variant has this name.
-pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownVariant> {
-    T::deserialize(StrDeserializer::new(word))
+pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, String> {
+    T::deserialize(StrDeserializer::new(word)).map_err(|Remedy(remedy)| remedy)
 }
 
 /// Returns the name of a variant.
@@ -24,28 +24,54 @@ pub(crate) fn name(value: &impl Serialize) -> String {
     }
 }
 
-/// Error: a word is not the name of a variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UnknownVariant {
-    known: &'static [&'static str],
-}
+/// The remedy for a number that does not fit its key.
+const NUMBER: &str = "write a whole number that is not negative and not too large";
 
-impl fmt::Display for UnknownVariant {
-    /// Writes the remedy.
+/// Error: what to write instead of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remedy(String);
+
+impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&choices(self.known.iter().copied()))
+        f.write_str(&choices(self.0)
     }
 }
 
-impl std::error::Error for UnknownVariant {}
+impl std::error::Error for Remedy {}
 
-impl de::Error for UnknownVariant {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Self { known: &[] }
+impl de::Error for Remedy {
+    fn custom<T: fmt::Display>(remedy: T) -> Self {
+        Self(remedy.to_string())
+    }
+
+    fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self(match expected.to_string().as_str() {
+            "a boolean" => "write true or false".to_owned(),
+            "a string" => "write a text in quotes".to_owned(),
+            "f64" => "write a number".to_owned(),
+            "i32" | "u16" | "u32" | "u64" | "usize" => NUMBER.to_owned(),
+            // Types with a text form describe themselves by a remedy.
+            remedy => remedy.to_owned(),
+        })
+    }
+
+    fn invalid_value(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(unexpected, expected)
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
-        Self { known }
+        Self(choose(known.iter().copied()))
+    }
+}
+
+impl Remedy {
+    /// Returns the remedy for an item as that for its list.
+    pub(crate) fn of_list(self) -> Self {
+        match self.0.strip_prefix("write it like \"") {
+            Some(example) => Self(format!("write it like [\"{example}]")),
+            None if self.0 == NUMBER => Self("write a list of numbers, like [0, 1]".to_owned()),
+            None => self,
+        }
     }
 }
 

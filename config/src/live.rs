@@ -16,8 +16,9 @@ mod worker_nics;
 pub use nics::{NicsStep, WorkerNics};
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
+use crate::guest::GuestSection;
 use crate::machine;
-use crate::model::{Config, GuestSection};
+use crate::model::Config;
 use crate::parse::{parse_with_source, read_guest};
 use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
@@ -320,7 +321,7 @@ pub fn allocate_slots(
     for vif in vifs {
         let wanted = vif
             .slots
-            .saturating_add(following_slots(driver.grants, vif));
+            .saturating_add(following_slots(driver.driver.grants, vif));
         let Some(at) = free(&mut taken, first..end, wanted) else {
             return false;
         };
@@ -332,7 +333,7 @@ pub fn allocate_slots(
 /// Returns the slots of a worker's guests.
 fn taken_by_guests(driver: &DriverConfig) -> Vec<Range<u32>> {
     let range = |vif: &VifConfig| {
-        let following_slots = following_slots(driver.grants, vif);
+        let following_slots = following_slots(driver.driver.grants, vif);
         vif.first_slot..vif.tables_slot.saturating_add(following_slots)
     };
     driver.vifs.iter().map(range).collect()

@@ -3,7 +3,6 @@
 
 use crate::keywords;
 use crate::text::as_text;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +10,7 @@ use std::str::FromStr;
 /// Settings of large receive offload. In a file they apply to the whole machine, in a domain's
 /// configuration to that domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct LroConfig {
     /// The place where packets are merged.
     pub at: Placement,
@@ -133,8 +132,7 @@ pub enum Meta {
 }
 
 /// Time for which an aggregate waits for more packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushConfig {
     /// Until the end of the poll: `poll`.
     Poll,
@@ -156,7 +154,7 @@ pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
 pub(crate) const SEGMENTS: std::ops::RangeInclusive<u32> = 2..=512;
 
 /// The remedy for an invalid [`FlushConfig`].
-pub(crate) const FLUSH_REMEDY: &str =
+const FLUSH_REMEDY: &str =
     "write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"";
 
 /// Error: a text is not a [`FlushConfig`].
@@ -199,7 +197,7 @@ impl fmt::Display for FlushConfig {
     }
 }
 
-as_text!(FlushConfig);
+as_text!(FlushConfig, |_| FLUSH_REMEDY);
 
 /// Keys of [`LroConfig::set`], which can change while traffic runs.
 pub const SWITCHES: [&str; 7] = [
@@ -219,11 +217,11 @@ impl LroConfig {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let mut new = *self;
         match key {
-            "at" => new.at = word(value)?,
-            "rules" => new.rules = word(value)?,
-            "psh" => new.psh = word(value)?,
-            "buffers" => new.buffers = word(value)?,
-            "backend" => new.backend = word(value)?,
+            "at" => new.at = keywords::read(value)?,
+            "rules" => new.rules = keywords::read(value)?,
+            "psh" => new.psh = keywords::read(value)?,
+            "buffers" => new.buffers = keywords::read(value)?,
+            "backend" => new.backend = keywords::read(value)?,
             "flush" => new.flush = value.parse().map_err(|InvalidFlush| FLUSH_REMEDY)?,
             "segments" => new.segments = number(value, &SEGMENTS)?,
             _ => return Err(format!("known here: {}", SWITCHES.join(", "))),
@@ -248,10 +246,6 @@ impl LroConfig {
     pub fn prevents_forwarding(&self) -> bool {
         self.rules == RulesKey::Lro && self.at != Placement::None
     }
-}
-
-fn word<T: DeserializeOwned>(value: &str) -> Result<T, String> {
-    keywords::read(value).map_err(|unknown| unknown.to_string())
 }
 
 fn number(value: &str, good: &std::ops::RangeInclusive<u32>) -> Result<u32, String> {

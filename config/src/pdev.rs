@@ -1,5 +1,6 @@
 //! The name of a dedicated queue of an AF_XDP NIC: `pdev = "NIC:QUEUE"`, as in Ram's thesis.
 
+use crate::text::read_as_text;
 use std::fmt;
 use std::str::FromStr;
 
@@ -24,6 +25,8 @@ impl FromStr for Pdev {
         })
     }
 }
+
+read_as_text!(Pdev, |_| "write it like \"wire:1\"");
 
 impl fmt::Display for Pdev {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

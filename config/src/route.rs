@@ -1,6 +1,10 @@
-//! Routes in text form.
+//! Routes of a kernel interface.
 
 use crate::address::{Cidr, InvalidAddress};
+use crate::findings::Findings;
+use crate::neighbour::non_neighbour_reason;
+use crate::problem::ConfigPart;
+use crate::text::read_as_text;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -47,6 +51,11 @@ impl FromStr for RouteConfig {
     }
 }
 
+read_as_text!(
+    RouteConfig,
+    |_| "write it like \"10.1.0.0/16 via 10.0.0.1\""
+);
+
 impl From<RouteConfig> for abi::machine::Route {
     fn from(route: RouteConfig) -> Self {
         Self {
@@ -55,6 +64,54 @@ impl From<RouteConfig> for abi::machine::Route {
             via: route.via,
         }
     }
+}
+
+/// Checks the routes of a station with this gateway and these addresses.
+pub(crate) fn check(
+    found: &mut Findings,
+    part: ConfigPart,
+    routes: &[RouteConfig],
+    station: (Option<IpAddr>, &[Cidr]),
+) {
+    for (n, route) in routes.iter().enumerate() {
+        let before = routes.get(..n).unwrap_or_default();
+        if let Some((what, remedy)) = contradiction(station, before, route) {
+            let what = format!("`routes` has \"{route}\", but {what}");
+            found.add(part, "routes", what, remedy);
+        }
+    }
+}
+
+/// Returns the mistake of a route that follows the routes `before`, and a remedy.
+fn contradiction(
+    (gateway, addresses): (Option<IpAddr>, &[Cidr]),
+    before: &[RouteConfig],
+    route: &RouteConfig,
+) -> Option<(String, &'static str)> {
+    let to = route.to;
+    if to.network() != to.address {
+        let what = format!("the network is {}/{}", to.network(), to.prefix);
+        return Some((what, "write the bits after the prefix as 0"));
+    }
+    let is_default = |gateway: IpAddr| to.prefix == 0 && gateway.is_ipv4() == to.address.is_ipv4();
+    if gateway.is_some_and(is_default) {
+        return Some(("`gateway` is set".to_owned(), "leave one of them out"));
+    }
+    if before.iter().any(|other| other.to == to) {
+        return Some(("it appears twice".to_owned(), "leave one of them out"));
+    }
+    let via = route.via?;
+    if via.is_ipv4() != to.address.is_ipv4() {
+        let what = format!("{via} is of the other address family");
+        return Some((what, "choose a neighbour of the network's address family"));
+    }
+    let mut links = before.iter().filter(|other| other.via.is_none());
+    if links.any(|link| link.to.contains(via)) {
+        return None;
+    }
+    let (what, _) = non_neighbour_reason(addresses, via)?;
+    let remedy = "choose a neighbour, or write a route to it, without `via`, before this one";
+    Some((format!("{via} {what}"), remedy))
 }
 
 #[cfg(test)]

@@ -2,9 +2,14 @@
 //! domain's configuration.
 
 use crate::address::Cidr;
+use crate::findings::Findings;
+use crate::keywords::alternatives;
+use crate::problem::ConfigPart;
+use crate::table::TomlTable;
 use crate::text::as_text;
 use abi::firewall;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -13,13 +18,11 @@ use std::str::FromStr;
 pub const RULES_MAX: usize = 256;
 
 /// IP protocols by name. Others are written as numbers.
-pub(crate) const PROTOCOLS: [(&str, u8); 4] =
-    [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
+const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 /// Protocols whose header starts with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// EtherTypes by name.
-pub(crate) const ETHERTYPES: [(&str, u16); 3] =
-    [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
+const ETHERTYPES: [(&str, u16); 3] = [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
 
 /// Direction of the frames that a rule applies to, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +47,8 @@ pub enum RuleState {
 }
 
 /// Verdict of a stateful firewall on flows that others open to the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Inbound {
     /// Denies them, unless a rule allows them.
     #[default]
@@ -77,35 +81,35 @@ pub fn keep_state(rules: &[FirewallRule]) -> bool {
 /// A rule. It decides about frames that match all of its conditions, unless an earlier rule matches
 /// them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct FirewallRule {
     /// Its name in counters, unique among the rules of its port.
     pub name: String,
     /// Whether matching frames pass; otherwise they are dropped.
     pub allow: bool,
     /// The direction; `None`: both.
-    #[serde(rename = "way", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "way", skip_serializing_if = "Option::is_none")]
     pub direction: Option<RuleDirection>,
     /// The relation to the port's flows; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<RuleState>,
     /// The EtherType after VLAN tags; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
     /// The IP protocol; `None`: any, and frames without IP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<IpProtocol>,
     /// The source; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Cidr>,
     /// The destination; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<Cidr>,
     /// The source ports; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<PortRange>,
     /// The destination ports; `None`: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub destination_ports: Option<PortRange>,
 }
 
@@ -197,6 +201,62 @@ pub fn for_direction(
     all.filter(move |(_, rule)| rule.applies_to(direction))
 }
 
+/// Directions of a NIC's rules, by name.
+pub(crate) const OF_NIC: [(&str, RuleDirection); 2] = [
+    ("from-wire", RuleDirection::In),
+    ("to-wire", RuleDirection::Out),
+];
+/// Directions of a guest interface's rules, by name.
+pub(crate) const OF_VIF: [(&str, RuleDirection); 2] = [
+    ("from-guest", RuleDirection::In),
+    ("to-guest", RuleDirection::Out),
+];
+
+/// Reads rule number `n` of a port whose directions have these names.
+pub(crate) fn read(
+    n: usize,
+    t: TomlTable<'_, '_>,
+    directions: &[(&str, RuleDirection)],
+) -> FirewallRule {
+    t.needs("action", "write action = \"allow\" or \"deny\"");
+    let allow = t.choice("action", &[("allow", true), ("deny", false)]);
+    let direction = t.choice("direction", directions);
+    // The driver's form of a rule has the other names of these keys.
+    let mut rule = FirewallRule {
+        allow: allow.unwrap_or(false),
+        direction,
+        ..t.fields_except(&["allow", "way"])
+    };
+    if !t.has("name") {
+        rule.name = (n + 1).to_string();
+    }
+    t.finish();
+    rule
+}
+
+/// Checks the rules of a port.
+pub(crate) fn check(
+    found: &mut Findings,
+    part: ConfigPart,
+    rules: &[FirewallRule],
+    rule_part: impl Fn(usize) -> ConfigPart,
+) {
+    if rules.len() > RULES_MAX {
+        let what = format!("it has {} rules", rules.len());
+        found.add(part, "", what, format!("the limit is {RULES_MAX}"));
+        return;
+    }
+    let mut names = BTreeMap::new();
+    for (r, rule) in rules.iter().enumerate() {
+        let part = rule_part(r);
+        found.name(part, &rule.name);
+        found.unique(part, &mut names, &rule.name, r, "rule");
+        if let Some((key, what, remedy)) = rule.contradiction() {
+            found.add(part, key, what, remedy);
+        }
+    }
+}
+
 /// Effect of rules on a guest that could have a dedicated queue of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -242,8 +302,7 @@ fn write_named<T: PartialEq + fmt::Display>(
 pub struct InvalidValue(&'static str);
 
 /// An EtherType, at least 1536 (smaller values are lengths); written as a name or number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtherType(pub u16);
 
 impl FromStr for EtherType {
@@ -262,8 +321,7 @@ impl fmt::Display for EtherType {
 }
 
 /// An IP protocol, written as a name or number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpProtocol(pub u8);
 
 impl FromStr for IpProtocol {
@@ -282,8 +340,7 @@ impl fmt::Display for IpProtocol {
 }
 
 /// A port, or a range of them, written `22` or `1024-65535`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRange(pub RangeInclusive<u16>);
 
 impl FromStr for PortRange {
@@ -311,7 +368,18 @@ impl fmt::Display for PortRange {
     }
 }
 
-as_text!(EtherType, IpProtocol, PortRange);
+as_text!(EtherType, |_| by_name(&ETHERTYPES));
+as_text!(IpProtocol, |_| by_name(&PROTOCOLS));
+as_text!(
+    PortRange,
+    |_| "write a port or a range of ports, like 22 or \"1024-65535\""
+);
+
+fn by_name<T>(names: &[(&str, T)]) -> String {
+    let words = names.iter().map(|(name, _)| format!("\"{name}\""));
+    let words: Vec<String> = words.chain(["its number".to_owned()]).collect();
+    format!("write {}", alternatives(&words))
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,8 @@
 
 use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, NicConfig, NicKindConfig, Offloads};
-use crate::model::{Config, Endpoint, GuestSection, Vif};
+use crate::guest::{Endpoint, GuestSection, Vif};
+use crate::model::Config;
 use abi::xdp::Ring;
 
 /// The first grant reference that is assigned. Lower ones are reserved, as in Xen.
@@ -22,8 +23,6 @@ pub(crate) const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES
 pub(crate) const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
 /// Maximum number of pages that [`GrantMode::Flip`] exchanges, at each end.
 pub(crate) const FLIP_PAGES_MAX: usize = 16_384;
-/// The maximum number of a guest's interfaces that derived MACs can distinguish.
-pub(crate) const VIFS_PER_GUEST: usize = 16;
 
 /// Number of pages of a NIC's buffers for linearized aggregates. They are always reserved, because
 /// linearizing can be enabled while traffic runs.

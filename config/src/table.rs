@@ -1,9 +1,8 @@
 //! Reads TOML tables key by key. Reports unknown keys and invalid values, and continues after each.
 
-use crate::address::Cidr;
 use crate::deprecated;
 use crate::files::ConfigFile;
-use crate::keywords::{self, choices, nearest, suggestion};
+use crate::keywords::{choices, nearest, suggestion};
 use crate::problem::{ConfigPart, KeyPositions, Position, Problem};
 use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
@@ -196,8 +195,12 @@ impl<'r, 't> TomlTable<'r, 't> {
         }
     }
 
-    fn get(&self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
-        self.known_keys.borrow_mut().push(key);
+    /// Returns the value of a key, and records that the key is known.
+    pub(crate) fn get(&self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
+        let mut known_keys = self.known_keys.borrow_mut();
+        if !known_keys.contains(&key) {
+            known_keys.push(key);
+        }
         self.reader.known.borrow_mut().insert((self.section, key));
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
         let position = self.reader.position(name.span());
@@ -205,7 +208,8 @@ impl<'r, 't> TomlTable<'r, 't> {
         Some(value)
     }
 
-    fn wrong(&self, key: &str, value: &Spanned<DeValue<'_>>, remedy: impl Into<String>) {
+    /// Reports a value that cannot be read.
+    pub(crate) fn wrong(&self, key: &str, value: &Spanned<DeValue<'_>>, remedy: impl Into<String>) {
         let shown = match value.get_ref() {
             DeValue::String(text) => format!("`{key}` is \"{text}\""),
             DeValue::Integer(number) => format!("`{key}` is {number}"),
@@ -232,24 +236,37 @@ impl<'r, 't> TomlTable<'r, 't> {
         self.reader.unread.borrow_mut().add(self.part, key);
     }
 
-    /// Reads a required key with `read`, and reports it if it is missing.
-    pub(crate) fn required<T>(
+    /// Reads a required key, and reports it if it is missing.
+    pub(crate) fn required<T: DeserializeOwned>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&Self, &'static str) -> Option<T>,
         remedy: &str,
     ) -> Option<T> {
-        let value = read(self, key);
-        let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
-        if value.is_none() && !there {
-            // If the file has syntax errors, the missing key may be in the unreadable part.
-            if !self.reader.unread.borrow().is_broken {
-                let span = Some(self.span.clone());
-                self.reader.problem(span, self.missing(key), remedy);
-            }
-            self.unread(key);
+        self.needs(key, remedy);
+        self.value(key)
+    }
+
+    /// Reports a required key if it is missing.
+    pub(crate) fn needs(&self, key: &'static str, remedy: &str) {
+        if self.get(key).is_some() {
+            return;
         }
-        value
+        // If the file has syntax errors, the missing key may be in the unreadable part.
+        if !self.reader.unread.borrow().is_broken {
+            let span = Some(self.span.clone());
+            self.reader.problem(span, self.missing(key), remedy);
+        }
+        self.unread(key);
+    }
+
+    /// Returns whether a key of another part of the files is written.
+    pub(crate) fn is_written(&self, part: ConfigPart, key: &'static str) -> bool {
+        self.reader.lines.borrow().has(part, key)
+    }
+
+    /// Returns whether the file has the key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.iter().any(|(name, _)| name.get_ref() == key)
     }
 
     /// Reads a value with `of`, which returns a remedy for a value that it rejects.
@@ -264,139 +281,27 @@ impl<'r, 't> TomlTable<'r, 't> {
             .ok()
     }
 
-    /// Reads a text.
-    pub(crate) fn text(&self, key: &'static str) -> Option<String> {
-        self.read(key, |value| {
-            let text = value.get_ref().as_str();
-            text.map(str::to_owned).ok_or("write a text in quotes")
-        })
-    }
-
-    /// Reads a text that parses to a value, such as an address.
+    /// Reads a text that parses to a value of a type of another crate, such as an address.
     pub(crate) fn parsed<T: FromStr>(&self, key: &'static str, like: &str) -> Option<T> {
-        self.parsed_or(key, &format!("write it like \"{like}\""))
-    }
-
-    /// Reads a text that parses to a value, with a remedy.
-    pub(crate) fn parsed_or<T: FromStr>(&self, key: &'static str, remedy: &str) -> Option<T> {
         self.read(key, |value| {
             let text = value.get_ref().as_str();
-            text.and_then(|text| text.parse().ok()).ok_or(remedy)
+            let parsed = text.and_then(|text| text.parse().ok());
+            parsed.ok_or_else(|| format!("write it like \"{like}\""))
         })
     }
 
-    /// Reads a number, or a text that parses to a value, with a remedy.
-    pub(crate) fn parsed_any<T: FromStr>(&self, key: &'static str, remedy: &str) -> Option<T> {
-        self.read(key, |value| {
-            let parsed = match value.get_ref() {
-                DeValue::String(text) => text.parse().ok(),
-                other => integer::<i64>(other).and_then(|number| number.to_string().parse().ok()),
-            };
-            parsed.ok_or(remedy)
-        })
-    }
-
-    /// Reads a list of texts that parse to values.
-    pub(crate) fn parsed_list<T: FromStr>(&self, key: &'static str, like: &str) -> Vec<T> {
-        let remedy = format!("write it like [\"{like}\"]");
-        let item = |value: &DeValue<'_>| value.as_str().and_then(|text| text.parse().ok());
-        self.list(key, &remedy, |value| item(value).ok_or(remedy.clone()))
-    }
-
-    /// Reads a list of addresses with prefix lengths.
-    pub(crate) fn cidrs(&self, key: &'static str) -> Vec<Cidr> {
-        const LIKE: &str = "write it like [\"10.0.0.2/24\"]";
-        self.list(key, LIKE, |value| {
-            let text = value.as_str().ok_or_else(|| LIKE.to_owned())?;
-            text.parse().map_err(|_| Cidr::remedy(text))
-        })
-    }
-
-    /// Reads a list of numbers, such as CPUs.
-    pub(crate) fn numbers(&self, key: &'static str) -> Vec<usize> {
-        const LIKE: &str = "write a list of numbers, like [0, 1]";
-        self.list(key, LIKE, |value| integer(value).ok_or(LIKE.to_owned()))
-    }
-
-    /// Reads a list. `remedy` is for a value that is not a list; `item` reads an item, or returns
-    /// its remedy.
-    fn list<T>(
-        &self,
-        key: &'static str,
-        remedy: &str,
-        item: impl Fn(&DeValue<'_>) -> Result<T, String>,
-    ) -> Vec<T> {
-        let Some(value) = self.get(key) else {
-            return Vec::new();
+    /// Returns a word, or its new name with a warning; empty if the value is not a text.
+    pub(crate) fn current_word(&self, key: &str, value: &'t Spanned<DeValue<'t>>) -> &'t str {
+        let word = value.get_ref().as_str().unwrap_or_default();
+        let Some(new) = deprecated::renamed(self.section, key, word) else {
+            return word;
         };
-        let Some(array) = value.get_ref().as_array() else {
-            self.wrong(key, value, remedy);
-            return Vec::new();
-        };
-        let read = |one: &Spanned<DeValue<'_>>| {
-            let read = item(one.get_ref());
-            read.map_err(|remedy| self.wrong(key, one, remedy)).ok()
-        };
-        array.iter().filter_map(read).collect()
-    }
-
-    /// Reads an integer that fits its type. Narrower limits are checked later.
-    pub(crate) fn number<T: TryFrom<i128>>(&self, key: &'static str) -> Option<T> {
-        self.read(key, |value| {
-            let remedy = "write a whole number that is not negative and not too large";
-            integer(value.get_ref()).ok_or(remedy)
-        })
-    }
-
-    /// Reads a number with or without a fraction.
-    pub(crate) fn real(&self, key: &'static str) -> Option<f64> {
-        self.read(key, |value| {
-            let number = match value.get_ref() {
-                DeValue::Float(number) => number.as_str().parse().ok(),
-                other => integer(other).map(|n: i64| n as f64),
-            };
-            number.ok_or("write a number")
-        })
-    }
-
-    /// Reads `true` or `false`.
-    pub(crate) fn flag(&self, key: &'static str) -> Option<bool> {
-        let flag = |value: &'t Spanned<DeValue<'t>>| value.get_ref().as_bool();
-        self.read(key, |value| flag(value).ok_or("write true or false"))
-    }
-
-    /// Reads an address with a prefix length.
-    pub(crate) fn cidr(&self, key: &'static str) -> Option<Cidr> {
-        self.read(key, |value| {
-            let text = value.get_ref().as_str().unwrap_or_default();
-            text.parse().map_err(|_| Cidr::remedy(text))
-        })
-    }
-
-    /// Reads one of several words: the names of a type's variants.
-    pub(crate) fn word<T: DeserializeOwned>(&self, key: &'static str) -> Option<T> {
-        self.renamed_word(key, &[])
-    }
-
-    /// Reads one of several words, some of which were renamed. `old` has the old words with the new
-    /// ones.
-    pub(crate) fn renamed_word<T: DeserializeOwned>(
-        &self,
-        key: &'static str,
-        old: &[(&str, &str)],
-    ) -> Option<T> {
-        self.read(key, |value| {
-            let mut word = value.get_ref().as_str().unwrap_or_default();
-            if let Some((old, new)) = old.iter().find(|(old, _)| *old == word) {
-                let part = self.part;
-                let what = format!("{part}: `{key}` is \"{old}\", the old name of \"{new}\"");
-                let remedy = format!("write {key} = \"{new}\"");
-                let warning = self.reader.source(Some(value.span()), what, remedy);
-                self.reader.warnings.borrow_mut().push(warning);
-                word = new;
-            }
-            keywords::read(word).map_err(|unknown| unknown.to_string())
-        })
+        let part = self.part;
+        let what = format!("{part}: `{key}` is \"{word}\", the old name of \"{new}\"");
+        let remedy = format!("write {key} = \"{new}\"");
+        let warning = self.reader.source(Some(value.span()), what, remedy);
+        self.reader.warnings.borrow_mut().push(warning);
+        new
     }
 
     /// Reads one of several words that are not a type's variants.
@@ -535,11 +440,4 @@ impl<'r, 't> TomlTable<'r, 't> {
             self.reader.problem(Some(name.span()), what, remedy);
         }
     }
-}
-
-/// Returns an integer in any notation, if it fits the type.
-fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
-    let number = value.as_integer()?;
-    let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;
-    T::try_from(number).ok()
 }

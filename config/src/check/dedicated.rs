@@ -1,8 +1,10 @@
 //! Checks of dedicated queues: the `pdev` of guest interfaces.
 
-use super::findings::Findings;
 use crate::domain::{GrantMode, VmqConfig};
-use crate::model::{Config, NicSection, Vif};
+use crate::findings::Findings;
+use crate::guest::Vif;
+use crate::model::Config;
+use crate::nic::NicSection;
 use crate::pdev::Pdev;
 use crate::problem::ConfigPart;
 use crate::rule::RuleDirection;

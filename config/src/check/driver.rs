@@ -1,9 +1,9 @@
 //! Checks of the driver domain, and of the buffers and rings that all guest interfaces share.
 
-use super::findings::Findings;
-use crate::domain::{BufferSize, GrantMode, RING_ORDER_MAX};
+use crate::domain::{BufferSize, GrantMode};
+use crate::findings::Findings;
 use crate::keywords;
-use crate::model::{Config, DriverSection, SLOTS_PER_PAGE};
+use crate::model::Config;
 use crate::problem::ConfigPart;
 use crate::sizes::FLIP_PAGES_MAX;
 
@@ -12,55 +12,14 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     if let Some(port) = config.metrics_port {
         found.range(ConfigPart::Machine, "metrics_port", port.into(), 1..=65535);
     }
-    driver(&config.driver, found);
+    config.driver.check(found);
     buffers(config, found);
-    let slots = config.ring.slots;
-    let most = SLOTS_PER_PAGE << RING_ORDER_MAX;
-    if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
-        let remedy = "write 256, 512, 1024, 2048 or 4096";
-        found.add(
-            ConfigPart::Ring,
-            "slots",
-            format!("`slots` is {slots}"),
-            remedy,
-        );
-    }
-}
-
-fn driver(driver: &DriverSection, found: &mut Findings) {
-    found.cpus(ConfigPart::Driver, &driver.cpus);
-    found.spin_us(ConfigPart::Driver, driver.spin_us);
-    for (key, value, good) in [
-        ("workers", driver.workers, 1..=DriverSection::WORKERS_MAX),
-        ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
-        ("mac_ageing_s", driver.mac_ageing_s, 1..=1_000_000),
-        ("flow_tables", driver.flow_tables, 0..=1024),
-        ("restart_pause_ms", driver.restart_pause_ms, 0..=60_000),
-    ] {
-        found.range(ConfigPart::Driver, key, value, good);
-    }
-    let flows = driver.flows;
-    if !flows.is_power_of_two() || !(64..=65_536).contains(&flows) {
-        let what = format!("`flows` is {flows}");
-        found.add(
-            ConfigPart::Driver,
-            "flows",
-            what,
-            "write a power of two from 64 to 65536",
-        );
-    }
+    config.ring.check(found);
 }
 
 fn buffers(config: &Config, found: &mut Findings) {
     let buffers = config.buffers;
-    for (key, value, good) in [
-        ("to_guest", buffers.to_guest, 32..=4096),
-        ("spare", buffers.spare, 0..=4096),
-        ("from_guest", buffers.from_guest, 32..=4096),
-        ("prefetch", buffers.prefetch, 0..=256),
-    ] {
-        found.range(ConfigPart::Buffers, key, value, good);
-    }
+    buffers.check(found);
     if let Some(threshold) = buffers.release_threshold {
         release(config, found, threshold);
     }

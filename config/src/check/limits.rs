@@ -1,6 +1,6 @@
 //! Checks that a valid configuration stays within the machine's limits.
 
-use super::findings::Findings;
+use crate::findings::Findings;
 use crate::machine::build;
 use crate::model::Config;
 use crate::problem::ConfigPart;

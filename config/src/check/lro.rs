@@ -1,6 +1,6 @@
 //! Checks of large receive offload.
 
-use super::findings::Findings;
+use crate::findings::Findings;
 use crate::lro;
 use crate::model::Config;
 use crate::problem::ConfigPart;

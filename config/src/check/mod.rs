@@ -4,25 +4,18 @@
 mod bridge;
 mod dedicated;
 mod driver;
-mod findings;
 mod guest;
 mod limits;
 mod lro;
-mod neighbour;
 mod nic;
-mod port_security;
-mod route;
-mod rule;
 mod stateful;
-mod station;
-mod uplink;
 mod warnings;
 
+use crate::findings::Findings;
 use crate::machine;
 use crate::model::Config;
 use crate::problem::{ConfigPart, Finding, Problems};
 use abi::machine::{DomainSpec, Machine};
-use findings::Findings;
 
 /// Checks a worker of the driver domain against the limits of a domain.
 pub(crate) fn size(worker: &DomainSpec) -> Result<(), Problems> {

@@ -1,6 +1,6 @@
 //! Checks of rules that keep state: settings that exclude them.
 
-use super::findings::Findings;
+use crate::findings::Findings;
 use crate::model::Config;
 use crate::problem::ConfigPart;
 use crate::rule::{FirewallRule, INBOUND, keep_state};

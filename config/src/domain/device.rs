@@ -1,7 +1,7 @@
 //! The configuration of a device domain.
 
-use super::driver::{CableConfig, Rings};
-use crate::address::MacAddress;
+use crate::cable::CableConfig;
+use crate::soft::{FrameSource, Rings};
 use serde::{Deserialize, Serialize};
 
 /// The configuration of a device in a separate domain, whose only connection is that to the driver
@@ -48,14 +48,4 @@ pub enum WireConfig {
     },
     /// A generator of frames.
     Source(FrameSource),
-}
-
-/// Frames that a wire generates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FrameSource {
-    /// Destination MAC.
-    pub to: MacAddress,
-    /// Bytes of a frame.
-    pub size: u32,
 }

@@ -1,11 +1,13 @@
 //! Configuration of the driver domain.
 
-use super::capture::CaptureSpec;
-use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
-use super::station::StackConfig;
+use super::link::{BUFFER_BYTES, RingFormat};
 use crate::address::Cidr;
+use crate::cable::CableConfig;
+use crate::capture::CaptureSpec;
+use crate::driver::DriverSection;
 use crate::lro::LroConfig;
 use crate::rule::{FirewallPlace, FirewallRule};
+use crate::soft::Rings;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -17,30 +19,17 @@ pub struct DriverConfig {
     pub nics: Vec<NicConfig>,
     /// The virtual interfaces that it serves.
     pub vifs: Vec<VifConfig>,
-    /// How it accesses the pages that guests grant.
-    pub grants: GrantMode,
-    /// All offloads that it may offer to guests. It performs in software those that a NIC lacks.
-    pub offloads: Offloads,
+    /// Its section of the file, with the rates of one worker and the computed `spin_us`.
+    #[serde(flatten)]
+    pub driver: DriverSection,
     /// log2 of the maximum number of pages of a ring, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
     /// The layout of rings. The driver uses Xen's if the guest does not support it.
     pub ring_format: RingFormat,
-    /// Broadcast and multicast frames that each port may send, per second.
-    pub broadcast_pps: u32,
     /// Whether to send reports of multicast group members to all guests. Several workers require
     /// this, because only one of them receives the query of a guest that routes multicast.
     #[serde(default)]
     pub reports_to_all: bool,
-    /// Seconds after which a silent station behind a NIC is removed from the forwarding table.
-    pub mac_ageing_s: u32,
-    /// The maximum number of flows of a port whose rules keep state: a power of two.
-    #[serde(default)]
-    pub flows: u32,
-    /// Ports that may have a table of flows at the same time.
-    #[serde(default)]
-    pub flow_tables: u32,
-    /// Microseconds that it polls before it sleeps; 0 if it shares a CPU with a peer.
-    pub spin_us: u32,
     /// Whether it yields the CPU after each empty poll.
     #[serde(default)]
     pub yields: bool,
@@ -50,8 +39,6 @@ pub struct DriverConfig {
     /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: guests
     /// are woken immediately.
     pub notify_us: u32,
-    /// Whether the hop ledger is on.
-    pub ledger: bool,
     /// Large receive offload of its NICs.
     pub lro: LroConfig,
 }
@@ -203,45 +190,6 @@ pub enum NicKindConfig {
         /// The MAC of the kernel's end.
         mac: [u8; 6],
     },
-}
-
-/// A cable in memory with a TCP/IP station at its far end, both in one domain.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CableConfig {
-    /// One-way delay, microseconds.
-    pub delay_us: u32,
-    /// Share of frames lost, 0.0 … 1.0, in each direction.
-    pub loss: f64,
-    /// Seed of the losses.
-    pub seed: u64,
-    /// The station's MAC.
-    pub mac: [u8; 6],
-    /// The station.
-    pub far: StackConfig,
-}
-
-/// Descriptor rings of a device, and its interrupt moderation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rings {
-    /// Entries of each ring, a power of two.
-    pub descriptors: u32,
-    /// Microseconds from the first frame to the interrupt.
-    pub interrupt_us: u32,
-    /// Number of frames that raise the interrupt before `interrupt_us` has passed; 0: only the time
-    /// raises it.
-    pub interrupt_frames: u32,
-}
-
-impl Default for Rings {
-    fn default() -> Self {
-        Self {
-            descriptors: 256,
-            interrupt_us: 0,
-            interrupt_frames: 0,
-        }
-    }
 }
 
 impl NicConfig {

@@ -1,10 +1,10 @@
 //! Configuration of a guest domain's program.
 
-use super::capture::CaptureSpec;
 use super::link::{BufferSize, Offloads, RingFormat};
-use super::station::StackConfig;
 use crate::address::MacAddress;
+use crate::capture::CaptureSpec;
 use crate::lro::LroConfig;
+use crate::station::StackConfig;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of a guest domain.
@@ -118,7 +118,7 @@ pub enum EndpointConfig {
 
 /// A source of frames of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Source {
     /// Destination.
     pub to: MacAddress,
@@ -134,4 +134,18 @@ pub struct Source {
     pub touch: bool,
     /// Number of UDP flows among which the frames rotate; 0: the frames are not IP.
     pub flows: u16,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self {
+            to: MacAddress([0; 6]),
+            size: 60,
+            rate_pps: None,
+            window: 0,
+            count: None,
+            touch: false,
+            flows: 0,
+        }
+    }
 }

@@ -6,25 +6,24 @@
 //! in [`abi::machine::DomainSpec::devices`]. A domain's connections are numbered in the order of
 //! [`abi::machine::Machine::connections`]; those in which it is the frontend are first.
 
-mod capture;
 mod device;
 mod driver;
 mod guest;
 mod link;
-mod station;
 
 pub use crate::address::Cidr;
+pub use crate::cable::CableConfig;
+pub use crate::capture::CaptureSpec;
 pub use crate::lro::LroConfig;
-pub use capture::CaptureSpec;
-pub use device::{DeviceConfig, FrameSource, WireConfig};
+pub use crate::soft::{FrameSource, Rings};
+pub use crate::station::{StackApp, StackConfig};
+pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
-    BURST_BYTES, CableConfig, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig,
-    FRAME_EXTRA_BYTES, FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig,
-    NicConfig, NicKindConfig, PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, VmqConfig, XDP_MTU_MAX,
-    flow_table_pages,
+    BURST_BYTES, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig, FRAME_EXTRA_BYTES,
+    FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig, NicConfig,
+    NicKindConfig, PCI_MTU_MAX, QUEUE_BYTES, VifConfig, VmqConfig, XDP_MTU_MAX, flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
 pub use link::{
     BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
 };
-pub use station::{StackApp, StackConfig};

@@ -4,7 +4,9 @@
 //! address would depend on the guests before it.
 
 use crate::address::Cidr;
-use crate::model::{Config, Endpoint, NicKind};
+use crate::guest::Endpoint;
+use crate::model::Config;
+use crate::nic::NicKind;
 use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -3,13 +3,15 @@
 //! restart for this, because they receive frames and devices only at start-up. All other devices
 //! keep their numbers.
 
-use super::format::write;
+use super::format::value;
 use super::sections::{Sections, differences, find, section_list};
 use crate::MacAddress;
 use crate::domain::NicConfig;
-use crate::model::{Config, NicKind, NicSection, SoftWire, XdpWire};
+use crate::model::Config;
+use crate::nic::{NicKind, NicSection, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
+use crate::soft::SoftWire;
 use abi::machine::{ConfigValue, DomainSpec, HotplugState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -204,7 +206,6 @@ pub(super) fn with_mac(nic: &ConfigValue, mac: Option<MacAddress>) -> ConfigValu
 
 /// Parses the descriptions of NICs.
 pub(super) fn read(nics: &[ConfigValue]) -> Result<Vec<NicSection>, Problems> {
-    let mut text = "nic = ".to_owned();
-    write(&ConfigValue::List(nics.to_vec()), &mut text);
+    let text = format!("nic = {}\n", value(&ConfigValue::List(nics.to_vec())));
     read_nics(&text)
 }

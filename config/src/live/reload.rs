@@ -7,7 +7,8 @@
 use super::sections::{Sections, differences, empty_section, find, keys_of, section_list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
 use crate::files::settings;
-use crate::model::{Config, GuestSection};
+use crate::guest::GuestSection;
+use crate::model::Config;
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
 use crate::{ConfigFile, MacAddress};

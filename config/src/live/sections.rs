@@ -1,6 +1,6 @@
 //! Sections of files as written, and the differences between two of them.
 
-use super::format::write;
+use super::format;
 use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,9 +96,7 @@ fn has_sections(list: &[ConfigValue]) -> bool {
         .any(|value| matches!(value, ConfigValue::Section(_)))
 }
 
-/// Formats a value as in a file.
+/// Formats a value as in a file, in one line.
 fn shown(value: &ConfigValue) -> String {
-    let mut text = String::new();
-    write(value, &mut text);
-    text
+    format::value(value).replace(char::is_control, " ")
 }

@@ -240,7 +240,7 @@ fn assert_disjoint(driver: &DriverConfig, first: u32, end: u32) {
     let range = |vif: &VifConfig| {
         (
             vif.first_slot,
-            vif.tables_slot + following_slots(driver.grants, vif),
+            vif.tables_slot + following_slots(driver.driver.grants, vif),
         )
     };
     let mut all: Vec<_> = driver.vifs.iter().map(range).collect();

@@ -3,7 +3,8 @@
 
 use super::devices::DeviceList;
 use crate::domain::{DedicatedQueueConfig, DeviceQueueConfig};
-use crate::model::{Config, NicSection};
+use crate::model::Config;
+use crate::nic::NicSection;
 use crate::rule::{self, FirewallRule, RuleDirection};
 use crate::sizes::{grant_entries, rx_pages, rx_pool};
 use abi::firewall;

@@ -3,10 +3,12 @@
 use super::dedicated::slots_of_guests;
 use super::devices::{DeviceList, tap};
 use super::encode::json;
-use super::nic::{Nics, in_memory};
+use super::nic::Nics;
 use crate::domain::{DeviceConfig, Offloads, WireConfig};
-use crate::model::{Config, NicKind, NicSection, SoftWire};
+use crate::model::Config;
+use crate::nic::{NicKind, NicSection};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
+use crate::soft::SoftWire;
 use abi::machine::{Device, DomainSpec, Program};
 
 /// Number of buffers of the station at the far end of a device's cable.
@@ -37,7 +39,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
     let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
     let mut devices = DeviceList::default();
     let (wire, buffers) = match wire {
-        SoftWire::Cable(cable) => (WireConfig::Cable(in_memory(cable, mac)), STATION_BUFFERS),
+        SoftWire::Cable(cable) => (WireConfig::Cable(cable.with_mac(mac)), STATION_BUFFERS),
         SoftWire::Tap(port) => {
             let tap = tap(port, config.nic_ifname(n), mac, nic.mtu, Offloads::None);
             let device = devices.add(Device::Tap(tap));

@@ -1,7 +1,8 @@
 //! The devices of a domain.
 
-use crate::domain::{CaptureSpec, Offloads};
-use crate::model::{CaptureFiles, KernelPort};
+use crate::capture::{CaptureFiles, CaptureSpec};
+use crate::domain::Offloads;
+use crate::kernel_port::KernelPort;
 use abi::machine::{Device, Tap};
 
 /// The devices of a domain, numbered as they are added.

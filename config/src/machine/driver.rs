@@ -4,7 +4,9 @@ use super::encode::json;
 use super::nic::{Nics, without_prefixes};
 use super::polling::{PollingConfig, notify_us};
 use crate::domain::{DriverConfig, FrameLimit, VifConfig};
-use crate::model::{Config, Vif};
+use crate::driver::DriverSection;
+use crate::guest::Vif;
+use crate::model::Config;
 use crate::sizes::{
     COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, device_pages, flip_pages,
     flow_pages, grant_entries, ring_pages, rx_pages, staging_pages, sum, table_slots, worker_name,
@@ -22,20 +24,17 @@ pub(super) fn domain(config: &Config, worker: u32) -> DomainSpec {
     let config_text = DriverConfig {
         nics: nics.nics,
         vifs,
-        grants: driver.grants,
-        offloads: driver.offloads,
+        driver: DriverSection {
+            broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
+            spin_us: Some(spin.us),
+            ..driver.clone()
+        },
         ring_order: config.ring_order(),
         ring_format: config.ring.format,
-        broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
         reports_to_all: driver.workers > 1,
-        mac_ageing_s: driver.mac_ageing_s,
-        flows: driver.flows,
-        flow_tables: driver.flow_tables,
-        spin_us: spin.us,
         yields: spin.yields,
         adapts: spin.adapts,
         notify_us: notify_us(config),
-        ledger: driver.ledger,
         lro: config.lro,
     };
     DomainSpec {

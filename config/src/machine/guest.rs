@@ -4,7 +4,9 @@ use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::polling::PollingConfig;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
-use crate::model::{Config, Endpoint, GuestSection, KernelPort, Vif};
+use crate::guest::{Endpoint, GuestSection, Vif};
+use crate::kernel_port::KernelPort;
+use crate::model::Config;
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool, sum,
 };

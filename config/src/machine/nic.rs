@@ -4,10 +4,11 @@ use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{DeviceList, tap};
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, VmqConfig};
-use crate::model::{
-    Cable, Config, DevicePlace, KernelPort, NicKind, NicSection, SoftWire, XdpWire,
-};
+use crate::kernel_port::KernelPort;
+use crate::model::Config;
+use crate::nic::{NicKind, NicSection, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, guests_slot, nic_pages, rings_slots};
+use crate::soft::{DevicePlace, SoftWire};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
 use std::net::IpAddr;
@@ -106,14 +107,14 @@ impl Nics {
                 let device = self.devices.share(tap, worker, workers);
                 NicKindConfig::Local { device, mac }
             }
-            NicKind::Sim(cable) => NicKindConfig::Sim(in_memory(cable, mac)),
+            NicKind::Sim(cable) => NicKindConfig::Sim(cable.with_mac(mac)),
             NicKind::Soft {
                 wire: SoftWire::Cable(cable),
                 rings,
                 place: DevicePlace::Driver,
                 ..
             } => NicKindConfig::Soft {
-                cable: in_memory(cable, mac),
+                cable: cable.with_mac(mac),
                 rings: *rings,
             },
             NicKind::Soft {
@@ -189,17 +190,6 @@ impl Nics {
             rings_slot,
             entries,
         }
-    }
-}
-
-/// Returns the driver's configuration of a cable.
-pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
-    domain::CableConfig {
-        delay_us: cable.delay_us,
-        loss: cable.loss,
-        seed: cable.seed,
-        mac,
-        far: cable.station.clone(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Default polling settings of domains, which depend on whether domains share CPUs.
 
-use crate::model::{Config, DriverSection, GuestSection};
+use crate::driver::DriverSection;
+use crate::guest::GuestSection;
+use crate::model::Config;
 
 /// Polling of a domain before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use crate::address::MacAddress;
 use crate::domain::*;
+use crate::driver::DriverSection;
 use crate::lro::FlushConfig;
 use crate::rule::{FirewallPlace, FirewallRule};
 
@@ -102,7 +103,7 @@ fn every_kind_survives_json() {
         loss: 0.5,
         seed: 1,
         mac: [2; 6],
-        far: stack,
+        station: stack,
     };
     let kinds = [
         NicKindConfig::Tap {
@@ -215,20 +216,23 @@ fn every_kind_survives_json() {
                 frames: 256,
             }),
         }],
-        grants: GrantMode::Persistent,
-        offloads: Offloads::Checksum,
+        driver: DriverSection {
+            grants: GrantMode::Persistent,
+            offloads: Offloads::Checksum,
+            spin_us: Some(50),
+            broadcast_pps: 1000,
+            mac_ageing_s: 300,
+            flows: 4096,
+            flow_tables: 2,
+            ledger: false,
+            ..DriverSection::default()
+        },
         ring_order: 0,
         ring_format: RingFormat::Xen,
-        broadcast_pps: 1000,
         reports_to_all: true,
-        mac_ageing_s: 300,
-        flows: 4096,
-        flow_tables: 2,
-        spin_us: 50,
         yields: true,
         adapts: false,
         notify_us: 300,
-        ledger: false,
         lro: LroConfig {
             flush: FlushConfig::After(20),
             ..LroConfig::default()

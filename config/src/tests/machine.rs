@@ -68,7 +68,7 @@ fn workers_share_only_taps() {
     // A limit applies to the sum of all workers.
     for worker in &machine.domains[..3] {
         let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
-        assert_eq!((text.broadcast_pps, text.reports_to_all), (34, true));
+        assert_eq!((text.driver.broadcast_pps, text.reports_to_all), (34, true));
         assert_eq!(text.nics[0].rate_mbps, Some(300.0));
         assert_eq!(text.vifs[0].rate_mbps, Some(10.0));
         let conns: Vec<_> = text.vifs.iter().map(|vif| vif.conn).collect();
@@ -159,7 +159,11 @@ fn spinning_and_waking_follow_from_the_cpus() {
         let adapts = [(driver.adapts, driver.yields), (guest.adapts, guest.yields)];
         assert!(adapts.iter().all(|(adapts, yields)| adapts == yields));
         let adapts = adapts.map(|(adapts, _)| adapts);
-        ([driver.spin_us, guest.spin_us], adapts, driver.notify_us)
+        (
+            [driver.driver.spin_us.unwrap(), guest.spin_us],
+            adapts,
+            driver.notify_us,
+        )
     };
     // If the file names no CPUs, each domain adapts its polling time.
     assert_eq!(spin("", ""), ([50, 50], [true, true], 300));

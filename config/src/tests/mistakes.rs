@@ -191,7 +191,7 @@ fn flipped_pages_are_whole_and_constant_in_number() {
     let config = parse("f", &with("", full)).unwrap();
     let machine = config.machine().unwrap();
     let text: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
-    assert_eq!(text.grants, GrantMode::Flip);
+    assert_eq!(text.driver.grants, GrantMode::Flip);
     // The driver has the same number of pages as the guest, after the slots for the guest's grants.
     let mut next = 0;
     for (vif, guest) in text.vifs.iter().zip(&machine.domains[1..]) {

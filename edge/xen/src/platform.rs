@@ -96,7 +96,7 @@ impl Xen {
         devices: XenDevices,
         config: &DriverConfig,
     ) -> io::Result<Self> {
-        let maps = config.grants == GrantMode::Map;
+        let maps = config.driver.grants == GrantMode::Map;
         let queues = INTERFACES_MAX * QUEUES_MAX;
         let mapped_pages = maps.then(|| ForeignWindow::new(queues * ACCESSES_MAX));
         Ok(Self {
@@ -110,7 +110,7 @@ impl Xen {
             control_rings: ControlRings::default(),
             places: RefCell::default(),
             devices,
-            offloads: config.offloads,
+            offloads: config.driver.offloads,
         })
     }
 

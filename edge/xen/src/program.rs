@@ -99,7 +99,8 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
     if driver.adapts {
         // No spin time is set, and none can be learned: only Xen knows which CPU runs which domain,
         // and a process cannot yield its CPU to another domain.
-        (driver.spin_us, driver.adapts, driver.yields) = (0, false, false);
+        driver.driver.spin_us = Some(0);
+        (driver.adapts, driver.yields) = (false, false);
     }
     let listener = control::listen(socket)?;
     let user = rustix::process::getuid().as_raw();

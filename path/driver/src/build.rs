@@ -98,7 +98,7 @@ pub(crate) fn build<W: Wait>(
         0 => FlowMemory::default(),
         bytes => FlowMemory::new(memory.take_last(bytes)?.span(), &config),
     };
-    let ledger = Rc::new(Ledger::new(config.ledger));
+    let ledger = Rc::new(Ledger::new(config.driver.ledger));
     let switch = Switch::new(bridge(&config), queueing, ledger);
     let mailbox = DomainMailbox::new(domain_memory.mailbox.span());
     let shared = VifSettings::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
@@ -226,11 +226,11 @@ fn nic_port(
 /// Creates a bridge without ports.
 fn bridge(config: &DriverConfig) -> Bridge {
     Bridge::new(BridgeSettings {
-        ageing_ns: u64::from(config.mac_ageing_s) * 1_000_000_000,
-        group_pps: config.broadcast_pps,
+        ageing_ns: u64::from(config.driver.mac_ageing_s) * 1_000_000_000,
+        group_pps: config.driver.broadcast_pps,
         // The burst is a fifth of the rate per second, so that the frames of many stations that
         // wake up simultaneously pass.
-        group_burst: (config.broadcast_pps / 5).max(1),
+        group_burst: (config.driver.broadcast_pps / 5).max(1),
         reports_to_all: config.reports_to_all,
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
         ..BridgeSettings::default()

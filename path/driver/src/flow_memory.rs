@@ -24,14 +24,18 @@ impl FlowMemory {
     /// Returns the number of bytes that a driver domain with this configuration needs.
     #[must_use]
     pub fn bytes(config: &DriverConfig) -> usize {
-        place_bytes(config) * config.flow_tables as usize
+        place_bytes(config) * config.driver.flow_tables as usize
     }
 
     /// Divides `memory` into places.
     #[must_use]
     pub fn new(memory: Span, config: &DriverConfig) -> Self {
-        let (each, bytes) = (place_bytes(config), Flows::bytes(config.flows as usize));
-        let places = (0..config.flow_tables as usize).filter_map(|n| memory.sub(n * each, bytes));
+        let (each, bytes) = (
+            place_bytes(config),
+            Flows::bytes(config.driver.flows as usize),
+        );
+        let places =
+            (0..config.driver.flow_tables as usize).filter_map(|n| memory.sub(n * each, bytes));
         Self {
             places: places.map(|span| (span, None)).collect(),
         }
@@ -88,7 +92,7 @@ impl FlowMemory {
 }
 
 fn place_bytes(config: &DriverConfig) -> usize {
-    flow_table_pages(config.flows) as usize * abi::PAGE
+    flow_table_pages(config.driver.flows) as usize * abi::PAGE
 }
 
 /// Returns two unpredictable words: the standard library seeds its hashers with random numbers of

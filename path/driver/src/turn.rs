@@ -104,7 +104,7 @@ impl<W: Wait> Driver<W> {
             settings: RuntimeSettings { lro: config.lro },
             waiter,
             mailbox,
-            idle: Idle::new(config.spin_us)
+            idle: Idle::new(config.driver.spin_us.unwrap_or(0))
                 .yielding(config.yields)
                 .adapting(config.adapts),
         }

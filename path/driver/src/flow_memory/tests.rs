@@ -54,9 +54,10 @@ fn places_fill_the_pages_that_config_reserves() {
     assert_eq!(FlowMemory::bytes(&config), 2 * 2 * abi::PAGE);
     let memory = FlowMemory::new(memory(&config), &config);
     assert_eq!(memory.places.len(), 2);
-    let other = |flows| DriverConfig {
-        flows,
-        ..config.clone()
+    let other = |flows| {
+        let mut other = config.clone();
+        other.driver.flows = flows;
+        other
     };
     for flows in [64, 128, 4096, 65_536] {
         let (whole, pages) = (

@@ -192,7 +192,7 @@ fn config_reserves_exact_pages_for_rings() {
                     loss: 0.0,
                     seed: 1,
                     mac: [2; 6],
-                    far: description("10.0.0.1", "10.0.0.2"),
+                    station: description("10.0.0.1", "10.0.0.2"),
                 },
                 rings: Rings {
                     descriptors,

@@ -1,11 +1,11 @@
 //! Checks that the routers of a station are its neighbours.
 
-use super::findings::Findings;
 use crate::address::Cidr;
+use crate::findings::Findings;
 use crate::problem::ConfigPart;
 use std::net::IpAddr;
 
-pub(super) fn gateway(
+pub(crate) fn gateway(
     found: &mut Findings,
     part: ConfigPart,
     addresses: &[Cidr],
@@ -21,7 +21,7 @@ pub(super) fn gateway(
 /// Returns why a router with address `via` is not a neighbour of a station with these addresses,
 /// and a remedy; `None` if it is a neighbour. The text completes a sentence whose subject is the
 /// address.
-pub(super) fn non_neighbour_reason(
+pub(crate) fn non_neighbour_reason(
     addresses: &[Cidr],
     via: IpAddr,
 ) -> Option<(String, &'static str)> {

@@ -1,6 +1,5 @@
 //! Findings, and the checks that many keys share.
 
-use crate::model::CaptureFiles;
 use crate::problem::{ConfigPart, Finding};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,10 +11,10 @@ const NAME_MAX: usize = 32;
 
 /// Findings so far.
 #[derive(Default)]
-pub(super) struct Findings(pub(super) Vec<Finding>);
+pub(crate) struct Findings(pub(crate) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         part: ConfigPart,
         key: &'static str,
@@ -30,7 +29,7 @@ impl Findings {
         });
     }
 
-    pub(super) fn range(
+    pub(crate) fn range(
         &mut self,
         part: ConfigPart,
         key: &'static str,
@@ -43,7 +42,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn rate(&mut self, part: ConfigPart, key: &'static str, rate: Option<f64>) {
+    pub(crate) fn rate(&mut self, part: ConfigPart, key: &'static str, rate: Option<f64>) {
         /// The maximum rate, in Mb/s and in frames a second: the limit of a token bucket, faster
         /// than any link.
         const RATE_MAX: f64 = 1e9;
@@ -57,7 +56,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn name(&mut self, part: ConfigPart, name: &str) {
+    pub(crate) fn name(&mut self, part: ConfigPart, name: &str) {
         let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
         if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
             let what = format!("`name` is \"{}\"", name.escape_debug());
@@ -67,7 +66,7 @@ impl Findings {
     }
 
     /// Checks that a name is unique among `names`, those of the sections `of` before it.
-    pub(super) fn unique<'n>(
+    pub(crate) fn unique<'n>(
         &mut self,
         part: ConfigPart,
         names: &mut BTreeMap<&'n str, usize>,
@@ -81,35 +80,14 @@ impl Findings {
         }
     }
 
-    pub(super) fn cpus(&mut self, part: ConfigPart, cpus: &[usize]) {
+    pub(crate) fn cpus(&mut self, part: ConfigPart, cpus: &[usize]) {
         if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= CPUS) {
             let remedy = format!("write numbers below {CPUS}");
             self.add(part, "cpus", format!("`cpus` has {cpu}"), remedy);
         }
     }
 
-    pub(super) fn spin_us(&mut self, part: ConfigPart, spin_us: Option<u32>) {
+    pub(crate) fn spin_us(&mut self, part: ConfigPart, spin_us: Option<u32>) {
         self.range(part, "spin_us", spin_us.unwrap_or(0), 0..=1_000_000);
-    }
-
-    pub(super) fn files(&mut self, part: ConfigPart, files: &CaptureFiles) {
-        let CaptureFiles { read, write, .. } = files;
-        self.range(part, "write_mib", files.write_mib, 1..=1 << 20);
-        if read.is_none() && write.is_none() {
-            let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
-            self.add(part, "", "neither `read` nor `write` is set", remedy);
-        }
-        for (key, file) in [("read", read), ("write", write)] {
-            if let Some(file) = file
-                && (file.is_empty() || file.contains('\0'))
-            {
-                self.add(
-                    part,
-                    key,
-                    format!("`{key}` is not a file"),
-                    "write its path",
-                );
-            }
-        }
     }
 }

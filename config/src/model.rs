@@ -1,14 +1,16 @@
 //! The whole machine.
 
-use super::driver::{DriverSection, SLOTS_PER_PAGE, VifBuffers, VifRings};
-use super::guest::{Endpoint, GuestSection, Vif};
-use super::nic::{NicKind, NicSection};
 use crate::address::MacAddress;
 use crate::domain::{BufferSize, Offloads};
+use crate::driver::{DriverSection, SLOTS_PER_PAGE, VifBuffers, VifRings};
+use crate::guest::{Endpoint, GuestSection, Vif};
 use crate::lro::LroConfig;
+use crate::nic::{NicKind, NicSection};
+use serde::Deserialize;
 
 /// A whole machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// The instance's name.
     pub name: String,
@@ -19,16 +21,22 @@ pub struct Config {
     /// The port on the loopback address that serves metrics, if any.
     pub metrics_port: Option<u16>,
     /// The driver domain.
+    #[serde(skip)]
     pub driver: DriverSection,
     /// The buffers of every guest.
+    #[serde(skip)]
     pub buffers: VifBuffers,
     /// The rings of every vif.
+    #[serde(skip)]
     pub ring: VifRings,
     /// Large receive offload of NICs and vifs.
+    #[serde(skip)]
     pub lro: LroConfig,
     /// The driver domain's network interfaces: ports of one bridge.
+    #[serde(skip)]
     pub nics: Vec<NicSection>,
     /// The guests.
+    #[serde(skip)]
     pub guests: Vec<GuestSection>,
 }
 
@@ -74,20 +82,13 @@ impl Config {
     /// Returns the name of a NIC's kernel interface.
     #[must_use]
     pub fn nic_ifname(&self, nic: usize) -> Option<String> {
-        let nic = self.nics.get(nic)?;
-        let port = nic.kind.port()?;
-        Some(port.ifname.clone().unwrap_or_else(|| nic.name.clone()))
+        self.nics.get(nic)?.ifname()
     }
 
     /// Returns the name of the kernel interface behind a guest's vif, if it has one.
     #[must_use]
     pub fn vif_ifname(&self, guest: usize, vif: usize) -> Option<String> {
-        match &self.vif(guest, vif)?.endpoint {
-            Endpoint::Tap { port } => {
-                Some(port.ifname.clone().unwrap_or_else(|| format!("eth{vif}")))
-            }
-            _ => None,
-        }
+        self.vif(guest, vif)?.ifname(vif)
     }
 
     pub(crate) fn vif(&self, guest: usize, vif: usize) -> Option<&Vif> {

@@ -1,16 +1,48 @@
-//! Checks of the identities that a guest's interface may claim.
+//! The identities that a guest's interface may claim, and the sources that it may use.
 
-use super::findings::Findings;
-use crate::model::{SourceGuard, Vif};
+use crate::address::{Cidr, MacAddress};
+use crate::findings::Findings;
 use crate::problem::ConfigPart;
+use serde::Deserialize;
 
 /// Maximum number of MACs that an interface can have in addition to its configured one.
 const EXTRA_MACS_MAX: usize = 16;
 /// Maximum number of source prefixes that an interface can be allowed.
 const ALLOWED_SOURCES_MAX: usize = 16;
 
-pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
-    let security = &vif.security;
+/// Keys of an interface that extend or restrict what the bridge accepts from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PortSecurity {
+    /// Additional MACs, for macvlans or a bridge inside the guest.
+    pub extra_macs: Vec<MacAddress>,
+    /// Whether ARP and neighbour discovery may claim only `addresses`. `None`: true if any are set.
+    pub confined: Option<bool>,
+    /// Whether IP sources are checked. `None`: see [`Vif::sources`](crate::Vif::sources).
+    pub source_guard: Option<SourceGuard>,
+    /// Prefixes of IP sources that it may use in addition to `addresses`.
+    pub allowed_sources: Vec<Cidr>,
+    /// Whether it may send to DHCP clients. `None`: true if it forwards.
+    pub dhcp_server: Option<bool>,
+}
+
+/// The IP sources that an interface may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceGuard {
+    /// Its addresses, and the allowed sources.
+    Strict,
+    /// Any source.
+    Off,
+}
+
+/// Checks the keys of an interface. `has_addresses` says whether its addresses are known.
+pub(crate) fn check(
+    found: &mut Findings,
+    part: ConfigPart,
+    security: &PortSecurity,
+    has_addresses: bool,
+) {
     for (key, has, most) in [
         ("extra_macs", security.extra_macs.len(), EXTRA_MACS_MAX),
         (
@@ -35,7 +67,6 @@ pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
             found.add(part, "allowed_sources", what, remedy);
         }
     }
-    let has_addresses = !vif.addresses().0.is_empty();
     if security.confined == Some(true) && !has_addresses {
         let what = "`confined` is true, but `addresses` is empty";
         let remedy = "write the addresses that the guest may claim, or leave `confined` out";

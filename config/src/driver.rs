@@ -1,14 +1,20 @@
 //! The driver domain, and its settings for every guest interface.
 
-use crate::domain::{BufferSize, GrantMode, Offloads, RingFormat};
+use crate::domain::{BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
+use crate::findings::Findings;
+use crate::problem::ConfigPart;
+use serde::{Deserialize, Serialize};
 
-/// The driver domain.
-#[derive(Clone, Debug, PartialEq)]
+/// The driver domain. Its program reads the keys that are serialized.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DriverSection {
     /// CPUs that it may run on; empty: all.
+    #[serde(skip_serializing)]
     pub cpus: Vec<usize>,
     /// Number of workers, 1 … [`DriverSection::WORKERS_MAX`]. They share nothing: each has a queue
     /// of every NIC and of every guest interface.
+    #[serde(skip_serializing)]
     pub workers: u32,
     /// How it accesses granted pages.
     pub grants: GrantMode,
@@ -30,8 +36,10 @@ pub struct DriverSection {
     /// Whether all domains keep the hop ledger.
     pub ledger: bool,
     /// Whether the manager restarts it after it exits.
+    #[serde(skip_serializing)]
     pub restart: bool,
     /// Longest pause before a restart if it exits repeatedly, milliseconds.
+    #[serde(skip_serializing)]
     pub restart_pause_ms: u32,
 }
 
@@ -48,6 +56,31 @@ impl DriverSection {
     pub const NOTIFY_SHARED_US: u32 = 300;
     /// Maximum number of workers.
     pub const WORKERS_MAX: u32 = 16;
+
+    /// Checks the keys of `[driver]`.
+    pub(crate) fn check(&self, found: &mut Findings) {
+        found.cpus(ConfigPart::Driver, &self.cpus);
+        found.spin_us(ConfigPart::Driver, self.spin_us);
+        for (key, value, good) in [
+            ("workers", self.workers, 1..=DriverSection::WORKERS_MAX),
+            ("broadcast_pps", self.broadcast_pps, 1..=10_000_000),
+            ("mac_ageing_s", self.mac_ageing_s, 1..=1_000_000),
+            ("flow_tables", self.flow_tables, 0..=1024),
+            ("restart_pause_ms", self.restart_pause_ms, 0..=60_000),
+        ] {
+            found.range(ConfigPart::Driver, key, value, good);
+        }
+        let flows = self.flows;
+        if !flows.is_power_of_two() || !(64..=65_536).contains(&flows) {
+            let what = format!("`flows` is {flows}");
+            found.add(
+                ConfigPart::Driver,
+                "flows",
+                what,
+                "write a power of two from 64 to 65536",
+            );
+        }
+    }
 
     /// Returns the CPUs of a worker; empty: all. Of n workers, each uses every n-th CPU of the
     /// list.
@@ -84,7 +117,8 @@ impl Default for DriverSection {
 }
 
 /// Buffers of every vif.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct VifBuffers {
     /// Size of a buffer.
     pub size: BufferSize,
@@ -100,6 +134,20 @@ pub struct VifBuffers {
     /// Number of received frames ahead of the current one whose headers a guest prefetches; 0:
     /// none.
     pub prefetch: u32,
+}
+
+impl VifBuffers {
+    /// Checks the keys of `[buffers]`.
+    pub(crate) fn check(&self, found: &mut Findings) {
+        for (key, value, good) in [
+            ("to_guest", self.to_guest, 32..=4096),
+            ("spare", self.spare, 0..=4096),
+            ("from_guest", self.from_guest, 32..=4096),
+            ("prefetch", self.prefetch, 0..=256),
+        ] {
+            found.range(ConfigPart::Buffers, key, value, good);
+        }
+    }
 }
 
 impl Default for VifBuffers {
@@ -118,12 +166,30 @@ impl Default for VifBuffers {
 }
 
 /// Rings of every vif.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct VifRings {
     /// Slots of each of the two rings: 256, 512, 1024, 2048 or 4096. A stock peer uses 256.
     pub slots: u32,
     /// Their layout.
     pub format: RingFormat,
+}
+
+impl VifRings {
+    /// Checks the keys of `[ring]`.
+    pub(crate) fn check(&self, found: &mut Findings) {
+        let slots = self.slots;
+        let most = SLOTS_PER_PAGE << RING_ORDER_MAX;
+        if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
+            let remedy = "write 256, 512, 1024, 2048 or 4096";
+            found.add(
+                ConfigPart::Ring,
+                "slots",
+                format!("`slots` is {slots}"),
+                remedy,
+            );
+        }
+    }
 }
 
 impl Default for VifRings {

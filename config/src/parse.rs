@@ -1,16 +1,12 @@
 //! Parses a file's text to a [`Config`].
 
-mod capture;
-mod driver;
-mod guest;
-mod nic;
-mod rule;
-mod station;
-
 use crate::files::{ConfigFile, merge};
-use crate::model::{Config, DEFAULT_NAME, GuestSection, NicSection};
+use crate::guest::{self, GuestSection};
+use crate::model::Config;
+use crate::nic::{self, NicSection};
 use crate::problem::{ConfigPart, Finding, KeyPositions, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, ReadResult, TomlTable};
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
@@ -154,50 +150,31 @@ fn read_alone<T: Default>(
 }
 
 fn machine(root: &TomlTable<'_, '_>) -> Config {
-    let machine = section(root, "machine", ConfigPart::Machine, |t| {
-        let (name, look_group) = (t.text("name"), t.text("look_group"));
-        (
-            name,
-            look_group,
-            t.text("change_group"),
-            t.number("metrics_port"),
-        )
-    });
-    let (name, look_group, change_group, metrics_port) = machine;
-    let driver = section(root, "driver", ConfigPart::Driver, driver::read);
-    let (buffers, size) = section(root, "buffers", ConfigPart::Buffers, driver::buffers);
-    let ring = section(root, "ring", ConfigPart::Ring, driver::ring);
-    let lro = section(root, "lro", ConfigPart::Lro, driver::lro);
-    let nics = nics(root);
-    let guests = root.tables("guest", "guest", ConfigPart::Guest, guest::read);
-    let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
     let mut config = Config {
-        name,
-        look_group,
-        change_group,
-        metrics_port,
-        driver,
-        buffers,
-        ring,
-        lro,
-        nics,
-        guests,
+        driver: section(root, "driver", ConfigPart::Driver),
+        buffers: section(root, "buffers", ConfigPart::Buffers),
+        ring: section(root, "ring", ConfigPart::Ring),
+        lro: section(root, "lro", ConfigPart::Lro),
+        nics: nics(root),
+        guests: root.tables("guest", "guest", ConfigPart::Guest, guest::read),
+        ..section(root, "machine", ConfigPart::Machine)
     };
-    config.buffers.size = size.unwrap_or_else(|| config.default_buffer_size());
+    if !root.is_written(ConfigPart::Buffers, "size") {
+        config.buffers.size = config.default_buffer_size();
+    }
     config
 }
 
 /// Reads an optional section.
-fn section<T: Default>(
+fn section<T: DeserializeOwned + Default>(
     root: &TomlTable<'_, '_>,
     name: &'static str,
     part: ConfigPart,
-    read: impl FnOnce(&TomlTable<'_, '_>) -> T,
 ) -> T {
     let Some(table) = root.table(name, name, part) else {
         return T::default();
     };
-    let value = read(&table);
+    let value = table.fields();
     table.finish();
     value
 }

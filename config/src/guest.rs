@@ -1,0 +1,387 @@
+//! A guest domain and its interfaces.
+
+use crate::address::{Cidr, MacAddress};
+use crate::capture::CaptureFiles;
+use crate::domain::{BURST_BYTES, FrameLimit, Offloads, Source};
+use crate::driver::DriverSection;
+use crate::findings::Findings;
+use crate::kernel_port::{self, KernelPort};
+use crate::pdev::Pdev;
+use crate::port_security::{self, PortSecurity, SourceGuard};
+use crate::problem::ConfigPart;
+use crate::rule::{self, FirewallPlace, FirewallRule, Inbound};
+use crate::station::{self, StackConfig};
+use crate::table::TomlTable;
+use crate::vhost::{self, VirtualMachine};
+use serde::Deserialize;
+use std::net::IpAddr;
+
+/// The maximum number of a guest's interfaces that derived MACs can distinguish.
+const VIFS_PER_GUEST: usize = 16;
+/// Maximum number of flows of a source. Their port numbers begin at 10 000.
+const FLOWS_MAX: u32 = 50_000;
+
+/// One guest domain.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GuestSection {
+    /// Its name.
+    pub name: String,
+    /// CPUs that it may run on; empty: all.
+    pub cpus: Vec<usize>,
+    /// Microseconds of polling before it sleeps; `None`: as for the driver domain, see
+    /// [`DriverSection::spin_us`].
+    pub spin_us: Option<u32>,
+    /// Whether the manager restarts it after it exits, with the same pauses as for the driver
+    /// domain.
+    #[serde(default = "is_restarted")]
+    pub restart: bool,
+    /// Its interfaces.
+    #[serde(skip)]
+    pub vifs: Vec<Vif>,
+}
+
+const fn is_restarted() -> bool {
+    true
+}
+
+/// One interface of a guest.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Vif {
+    /// Its MAC; `None`: derived.
+    pub mac: Option<MacAddress>,
+    /// The endpoint behind it.
+    #[serde(skip)]
+    pub endpoint: Endpoint,
+    /// Maximum transmission unit, bytes of IP.
+    pub mtu: u32,
+    /// The offloads that it requests from the driver.
+    pub offloads: Offloads,
+    /// Limit of the traffic that it sends, megabits of frames per second; `None`: unlimited.
+    pub rate_mbps: Option<f64>,
+    /// Bytes of frames that it may send in one burst after a pause.
+    pub burst_bytes: u32,
+    /// Limit of the traffic to it, megabits of frames per second; `None`: unlimited.
+    pub rate_to_guest_mbps: Option<f64>,
+    /// Bytes of frames that may be delivered in one burst after a pause; `None`: see
+    /// [`Vif::limit_to_guest`].
+    pub burst_to_guest_bytes: Option<u32>,
+    /// Its share relative to other vifs, 1 … 1000.
+    pub weight: u32,
+    /// Whether the guest forwards packets that it receives on this interface.
+    pub forwards: bool,
+    /// The identities that it may claim.
+    #[serde(skip)]
+    pub security: PortSecurity,
+    /// Its dedicated queue of an AF_XDP NIC.
+    pub pdev: Option<Pdev>,
+    /// Firewall rules: the first match decides; unmatched frames pass.
+    #[serde(skip)]
+    pub rules: Vec<FirewallRule>,
+    /// Effect of the rules on its queues of NICs.
+    #[serde(skip)]
+    pub firewall: FirewallPlace,
+    /// Whether its firewall keeps state by default.
+    #[serde(skip)]
+    pub stateful: bool,
+    /// Verdict of a stateful firewall on flows that other stations begin; `None`: the default.
+    pub inbound: Option<Inbound>,
+}
+
+impl Default for Vif {
+    fn default() -> Self {
+        Self::new(Endpoint::Echo)
+    }
+}
+
+impl Vif {
+    /// Returns a vif with default values.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            mac: None,
+            endpoint,
+            mtu: 1500,
+            offloads: Offloads::default(),
+            rate_mbps: None,
+            burst_bytes: BURST_BYTES,
+            rate_to_guest_mbps: None,
+            burst_to_guest_bytes: None,
+            weight: 1,
+            forwards: false,
+            security: PortSecurity::default(),
+            pdev: None,
+            rules: Vec::new(),
+            firewall: FirewallPlace::default(),
+            stateful: false,
+            inbound: None,
+        }
+    }
+
+    /// Adopts the settings that may change while the interface is in use, like
+    /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to).
+    pub(crate) fn change_to(&mut self, becomes: &Self) {
+        self.rules.clone_from(&becomes.rules);
+        (self.stateful, self.inbound) = (becomes.stateful, becomes.inbound);
+        self.rate_mbps = becomes.rate_mbps;
+        self.burst_bytes = becomes.burst_bytes;
+        self.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
+        self.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
+    }
+
+    /// Returns the rules that the driver domain applies: the configured ones, then the rule that a
+    /// stateful firewall adds.
+    #[must_use]
+    pub fn all_rules(&self) -> Vec<FirewallRule> {
+        let last = self
+            .stateful
+            .then(|| self.inbound.unwrap_or_default().rule());
+        self.rules.iter().cloned().chain(last).collect()
+    }
+
+    /// Returns the limit of the traffic to it, if any.
+    ///
+    /// Frames above the limit wait, and are dropped if they wait too long. The default bucket holds
+    /// a tenth of a second: with a small bucket, TCP would lose many packets in a row, resume only
+    /// after 200 ms or more, and stay far below the limit.
+    #[must_use]
+    pub fn limit_to_guest(&self) -> Option<FrameLimit> {
+        let rate_mbps = self.rate_to_guest_mbps?;
+        // The cast saturates.
+        let tenth = (rate_mbps * 1e6 / 8.0 / 10.0) as u32;
+        Some(FrameLimit {
+            rate_mbps,
+            burst_bytes: self.burst_to_guest_bytes.unwrap_or(tenth.max(BURST_BYTES)),
+        })
+    }
+
+    /// Returns whether ARP and neighbour discovery may claim only the interface's addresses.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        let has_addresses = !self.addresses().0.is_empty();
+        self.security.confined.unwrap_or(has_addresses)
+    }
+
+    /// Returns the prefixes of IP sources that the interface may use in addition to its addresses.
+    /// Returns `None` if it may use any source, which is the default without addresses and allowed
+    /// sources, and for a router without allowed sources.
+    #[must_use]
+    pub fn sources(&self) -> Option<&[Cidr]> {
+        let allowed = &self.security.allowed_sources[..];
+        let is_host = !self.forwards && !self.addresses().0.is_empty();
+        let is_strict = match self.security.source_guard {
+            Some(guard) => guard == SourceGuard::Strict,
+            None => is_host || !allowed.is_empty(),
+        };
+        is_strict.then_some(allowed)
+    }
+
+    /// Returns whether the interface may send to DHCP clients.
+    #[must_use]
+    pub fn serves_dhcp(&self) -> bool {
+        self.security.dhcp_server.unwrap_or(self.forwards)
+    }
+
+    /// Returns the name of the kernel interface behind interface number `v`, if it has one.
+    pub(crate) fn ifname(&self, v: usize) -> Option<String> {
+        let Endpoint::Tap { port } = &self.endpoint else {
+            return None;
+        };
+        Some(port.ifname.clone().unwrap_or_else(|| format!("eth{v}")))
+    }
+
+    /// Returns the addresses of the routers to which it sends.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        match &self.endpoint {
+            Endpoint::Tap { port } => port.gateways(),
+            Endpoint::Stack { station } => station.gateway.into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the addresses and the default route of its endpoint, if they are known.
+    #[must_use]
+    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
+        match &self.endpoint {
+            Endpoint::Tap { port } => (&port.addresses, port.gateway),
+            Endpoint::Stack { station } => (&station.addresses, station.gateway),
+            _ => (&[], None),
+        }
+    }
+}
+
+/// The endpoint behind a guest's interface.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Endpoint {
+    /// A TAP in a network namespace.
+    Tap {
+        /// The kernel's end. Its MAC must be unset or the vif's.
+        port: KernelPort,
+    },
+    /// A TCP/IP stack inside the guest domain.
+    Stack {
+        /// Its addresses and programs.
+        station: StackConfig,
+    },
+    /// Discards every frame.
+    Sink {
+        /// Whether it reads every byte.
+        touch: bool,
+    },
+    /// Sends frames.
+    Source(Source),
+    /// Returns every frame to its sender.
+    Echo,
+    /// Capture files.
+    Pcap(CaptureFiles),
+    /// A virtual machine.
+    VhostUser(VirtualMachine),
+}
+
+/// Reads a section `[[guest]]`.
+pub(crate) fn read(g: usize, t: TomlTable<'_, '_>) -> GuestSection {
+    t.needs("name", "give it a name, like \"web\"");
+    let part = |v| ConfigPart::Vif(g, v);
+    let guest = GuestSection {
+        vifs: t.tables("vif", "guest.vif", part, |v, t| vif(g, v, t)),
+        ..t.fields()
+    };
+    t.finish();
+    guest
+}
+
+/// Values of `firewall`: the effect on queues, and whether the firewall keeps state.
+const FIREWALLS: [(&str, (FirewallPlace, bool)); 3] = [
+    ("split", (FirewallPlace::Split, false)),
+    ("shared", (FirewallPlace::Shared, false)),
+    ("stateful", (FirewallPlace::Split, true)),
+];
+
+/// Reads the keys of the endpoint of vif number `v` of guest number `g`.
+type ReadEndpoint = fn((usize, usize), &TomlTable<'_, '_>) -> Endpoint;
+
+/// Values of `endpoint`.
+const ENDPOINTS: [(&str, ReadEndpoint); 7] = [
+    ("tap", |_, t| Endpoint::Tap {
+        port: KernelPort {
+            persistent: t.value("persistent").unwrap_or(false),
+            ipv6: t.fields(),
+            mac: None,
+            ..KernelPort::read(t)
+        },
+    }),
+    ("stack", |(g, v), t| Endpoint::Stack {
+        station: station::read(t, "guest.vif.app", |app| ConfigPart::VifApp(g, v, app)),
+    }),
+    ("sink", |_, t| Endpoint::Sink {
+        touch: t.value("touch").unwrap_or(false),
+    }),
+    ("source", |_, t| {
+        t.needs("to", station::SEND_TO);
+        Endpoint::Source(t.fields())
+    }),
+    ("echo", |_, _| Endpoint::Echo),
+    ("pcap", |_, t| Endpoint::Pcap(t.fields())),
+    ("vhost-user", |_, t| Endpoint::VhostUser(vhost::read(t))),
+];
+
+fn vif(g: usize, v: usize, t: TomlTable<'_, '_>) -> Vif {
+    t.needs("endpoint", "write its endpoint, like endpoint = \"tap\"");
+    let endpoint = t.choice("endpoint", &ENDPOINTS);
+    let endpoint = endpoint.map(|read| read((g, v), &t));
+    let is_known = endpoint.is_some();
+    let rule_part = |r| ConfigPart::VifRule(g, v, r);
+    let (firewall, stateful) = t.choice("firewall", &FIREWALLS).unwrap_or_default();
+    let vif = Vif {
+        endpoint: endpoint.unwrap_or(Endpoint::Echo),
+        security: t.fields(),
+        rules: t.tables("rule", "guest.vif.rule", rule_part, |r, t| {
+            rule::read(r, t, &rule::OF_VIF)
+        }),
+        firewall,
+        stateful,
+        ..t.fields()
+    };
+    match is_known {
+        true => t.finish(),
+        false => t.finish_unknown("endpoint"),
+    }
+    vif
+}
+
+/// Checks guest number `g`, except its name.
+pub(crate) fn check(found: &mut Findings, g: usize, guest: &GuestSection, driver: &DriverSection) {
+    let part = ConfigPart::Guest(g);
+    found.cpus(part, &guest.cpus);
+    found.spin_us(part, guest.spin_us);
+    if guest.vifs.is_empty() || guest.vifs.len() > VIFS_PER_GUEST {
+        let what = format!("it has {} interfaces", guest.vifs.len());
+        let remedy = format!("give it 1 to {VIFS_PER_GUEST} sections [[guest.vif]]");
+        found.add(part, "", what, remedy);
+    }
+    for (v, vif) in guest.vifs.iter().enumerate() {
+        check_vif(found, (g, v), vif, driver);
+    }
+}
+
+/// Checks that the driver domain delivers the traffic to a guest itself. Otherwise it cannot limit
+/// the rate.
+fn limit_to_guest(found: &mut Findings, part: ConfigPart, vif: &Vif) {
+    const KEY: &str = "rate_to_guest_mbps";
+    found.rate(part, KEY, vif.rate_to_guest_mbps);
+    let burst = vif.burst_to_guest_bytes;
+    found.range(
+        part,
+        "burst_to_guest_bytes",
+        burst.unwrap_or(1),
+        1..=u32::MAX,
+    );
+    if burst.is_some() && vif.rate_to_guest_mbps.is_none() {
+        let what = format!("`burst_to_guest_bytes` is set without `{KEY}`");
+        let remedy = "write both, or leave it out";
+        found.add(part, "burst_to_guest_bytes", what, remedy);
+    }
+    if let (Some(rate), Some(pdev)) = (vif.rate_to_guest_mbps, &vif.pdev) {
+        let what = format!("`pdev` is \"{pdev}\" and `{KEY}` is {rate}");
+        for key in [KEY, "pdev"] {
+            let remedy = "leave one of them out: frames of a dedicated queue are in the \
+                          guest's pages before the driver domain could delay them";
+            found.add(part, key, &*what, remedy);
+        }
+    }
+}
+
+fn check_vif(found: &mut Findings, (g, v): (usize, usize), vif: &Vif, driver: &DriverSection) {
+    let part = ConfigPart::Vif(g, v);
+    found.range(part, "mtu", vif.mtu, 576..=9000);
+    found.rate(part, "rate_mbps", vif.rate_mbps);
+    found.range(part, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
+    limit_to_guest(found, part, vif);
+    found.range(part, "weight", vif.weight, 1..=1000);
+    port_security::check(found, part, &vif.security, !vif.addresses().0.is_empty());
+    rule::check(found, part, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
+    match &vif.endpoint {
+        Endpoint::Tap { port } => kernel_port::check(found, part, port, vif.ifname(v)),
+        Endpoint::Stack { station } => {
+            let workers = Some(driver.workers);
+            station::check(found, part, station, workers, |app| {
+                ConfigPart::VifApp(g, v, app)
+            });
+        }
+        Endpoint::Source(source) => {
+            let size = 60..=vif.mtu.saturating_add(14);
+            found.range(part, "size", source.size, size);
+            found.rate(part, "rate_pps", source.rate_pps);
+            found.range(part, "window", source.window, 0..=4096);
+            found.range(part, "flows", source.flows.into(), 0..=FLOWS_MAX);
+            station::destination(found, part, source.to);
+        }
+        Endpoint::Pcap(files) => files.check(found, part),
+        Endpoint::VhostUser(machine) => {
+            vhost::check(found, part, machine, driver.grants);
+        }
+        Endpoint::Sink { .. } | Endpoint::Echo => {}
+    }
+}
