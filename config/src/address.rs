@@ -160,7 +160,9 @@ as_text!(Cidr, Cidr::remedy);
 
 /// An Ethernet address, written `02:00:00:00:00:01` in a file, and as six numbers in a domain's
 /// configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(try_from = "MacForm")]
 pub struct MacAddress(pub [u8; 6]);
 

@@ -31,6 +31,12 @@ pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, ConfigVa
     read.map_err(|error| error.to_string())
 }
 
+/// Formats a value as in a file.
+pub(crate) fn written(value: &Setting) -> String {
+    // A setting has only values that TOML has.
+    toml::Value::try_from(value).map_or_else(|_| String::new(), |value| value.to_string())
+}
+
 /// Merges a later file's table into an earlier one: sections (`[driver]`) key by key, where the
 /// later value replaces the earlier; lists of sections (`[[guest]]`) by appending.
 pub(crate) fn merge<'t>(into: &mut DeTable<'t>, later: DeTable<'t>) {

@@ -4,7 +4,6 @@
 //! [`LiveConfig`] is the current configuration of the machine. It checks a new guest against all
 //! existing ones by the rules of a file.
 
-mod format;
 mod network;
 mod nics;
 pub mod reload;
@@ -19,13 +18,12 @@ use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::guest::GuestSection;
 use crate::machine;
 use crate::model::Config;
-use crate::parse::{parse_with_source, read_guest};
+use crate::parse::{parse_with_source, read_guest, read_nics};
 use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
 use crate::{ConfigFile, Endpoint, MacAddress, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{ConfigValue, DomainSpec, HotplugState, Machine, Program};
-use format::format_guest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -114,18 +112,18 @@ impl LiveConfig {
         set_explicit_macs(&mut config);
         nics::set_explicit_macs(&mut config);
         if let Some(described) = &live.nics {
-            config.nics = nics::read(described)?;
+            config.nics = read_nics(described)?;
         }
         config
             .guests
             .retain(|guest| !live.detached.contains(&guest.name));
         for guest in &mut config.guests {
             if let Some(changed) = live.changed.get(&guest.name) {
-                *guest = read_guest(0, &format_guest(changed))?;
+                *guest = read_guest(0, changed)?;
             }
         }
         for guest in live.attached.values() {
-            let guest = read_guest(config.guests.len(), &format_guest(guest))?;
+            let guest = read_guest(config.guests.len(), guest)?;
             config.guests.push(guest);
         }
         let removed_addresses = BTreeMap::new();
@@ -145,7 +143,7 @@ impl LiveConfig {
         let g = self.config.guests.len();
         let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
         let described = &network::resolve(&self.config, described)?;
-        let mut guest = read_guest(g, &format_guest(described)).map_err(named)?;
+        let mut guest = read_guest(g, described).map_err(named)?;
         self.check_attachable(&guest)?;
         let macs = self.assign_macs(&mut guest);
         self.config.guests.push(guest);
@@ -179,7 +177,7 @@ impl LiveConfig {
     /// Returns an error if no guest has this name, or the description has mistakes. On an error,
     /// nothing changes.
     pub fn change(&mut self, described: &ConfigValue) -> Result<ResolvedGuest, String> {
-        let guest = read_guest(0, &format_guest(described)).map_err(|wrong| wrong.to_string())?;
+        let guest = read_guest(0, described).map_err(|wrong| wrong.to_string())?;
         let mut existing = self.config.guests.iter_mut().enumerate();
         let existing = existing.find(|(_, existing)| existing.name == guest.name);
         let (g, existing) = existing.ok_or_else(|| format!("no guest is named {}", guest.name))?;
@@ -375,14 +373,9 @@ fn files_of(live: &HotplugState) -> Vec<ConfigFile> {
 /// Sets every guest's derived MACs explicitly, so that they do not change when guests before it in
 /// the file are added or removed.
 fn set_explicit_macs(config: &mut Config) {
-    for g in 0..config.guests.len() {
-        let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
-        for v in 0..vifs {
-            let mac = config.vif_mac(g, v);
-            let guest = config.guests.get_mut(g);
-            if let Some(vif) = guest.and_then(|guest| guest.vifs.get_mut(v)) {
-                vif.mac = mac;
-            }
+    for (g, guest) in config.guests.iter_mut().enumerate() {
+        for (v, vif) in guest.vifs.iter_mut().enumerate() {
+            vif.mac.get_or_insert(derived(g as u16, v));
         }
     }
 }

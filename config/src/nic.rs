@@ -1,6 +1,6 @@
 //! A network interface of the driver domain.
 
-use crate::address::Cidr;
+use crate::address::{Cidr, MacAddress};
 use crate::cable::Cable;
 use crate::capture::CaptureFiles;
 use crate::domain::{
@@ -98,6 +98,14 @@ impl NicSection {
                 _ => None,
             };
             uplink::check(found, part, uplink, port);
+        }
+    }
+
+    /// Returns the configured MAC of its kernel end or station.
+    pub(crate) fn mac(&self) -> Option<MacAddress> {
+        match self.kind.cable() {
+            Some(cable) => cable.mac,
+            None => self.kind.port()?.mac,
         }
     }
 
@@ -258,11 +266,7 @@ impl NicKind {
                 wire: SoftWire::Tap(port),
                 ..
             } => Some(port),
-            Self::Sim(_)
-            | Self::Soft { .. }
-            | Self::Vfio { .. }
-            | Self::Pcap(_)
-            | Self::Xdp { .. } => None,
+            _ => None,
         }
     }
 }

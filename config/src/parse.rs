@@ -1,11 +1,12 @@
 //! Parses a file's text to a [`Config`].
 
-use crate::files::{ConfigFile, merge};
+use crate::files::{ConfigFile, merge, written};
 use crate::guest::{self, GuestSection};
 use crate::model::Config;
 use crate::nic::{self, NicSection};
 use crate::problem::{ConfigPart, Finding, KeyPositions, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, ReadResult, TomlTable};
+use abi::machine::Setting;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
@@ -104,23 +105,25 @@ fn first_error_per_line(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// Parses a text that consists of NICs.
-pub(crate) fn read_nics(text: &str) -> Result<Vec<NicSection>, Problems> {
-    read_alone(text, "write the keys of a section [[nic]]", nics)
+/// Parses the descriptions of NICs.
+pub(crate) fn read_nics(nics: &[Setting]) -> Result<Vec<NicSection>, Problems> {
+    let text = format!("nic = {}\n", written(&Setting::List(nics.to_vec())));
+    read_alone(&text, "write the keys of a section [[nic]]", self::nics)
 }
 
 fn nics(root: &TomlTable<'_, '_>) -> Vec<NicSection> {
     root.tables("nic", "nic", ConfigPart::Nic, nic::read)
 }
 
-/// Parses a text that consists of one guest, as guest number `g`.
-pub(crate) fn read_guest(g: usize, text: &str) -> Result<GuestSection, Problems> {
+/// Parses the description of a guest, as guest number `g`.
+pub(crate) fn read_guest(g: usize, guest: &Setting) -> Result<GuestSection, Problems> {
+    let text = format!("guest = [{}]\n", written(guest));
     let read = |root: &TomlTable<'_, '_>| {
         let part = |_| ConfigPart::Guest(g);
         let mut guests = root.tables("guest", "guest", part, |_, table| guest::read(g, table));
         guests.pop().unwrap_or_default()
     };
-    read_alone(text, "write the keys of a section [[guest]]", read)
+    read_alone(&text, "write the keys of a section [[guest]]", read)
 }
 
 /// Returns the result of `read` for a text that is not from a file.
@@ -171,7 +174,7 @@ fn section<T: DeserializeOwned + Default>(
     name: &'static str,
     part: ConfigPart,
 ) -> T {
-    let Some(table) = root.table(name, name, part) else {
+    let Some(table) = root.table(name, name, part, "") else {
         return T::default();
     };
     let value = table.fields();

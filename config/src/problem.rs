@@ -56,16 +56,12 @@ impl fmt::Display for ConfigPart {
             Self::Ring => f.write_str("[ring]"),
             Self::Lro => f.write_str("[lro]"),
             Self::Nic(n) => write!(f, "[[nic]] {}", n + 1),
-            Self::NicApp(n, a) => write!(f, "[[nic]] {}, app {}", n + 1, a + 1),
-            Self::NicRule(n, r) => write!(f, "[[nic]] {}, rule {}", n + 1, r + 1),
+            Self::NicApp(n, a) => write!(f, "{}, app {}", Self::Nic(n), a + 1),
+            Self::NicRule(n, r) => write!(f, "{}, rule {}", Self::Nic(n), r + 1),
             Self::Guest(g) => write!(f, "[[guest]] {}", g + 1),
-            Self::Vif(g, v) => write!(f, "[[guest]] {}, vif {}", g + 1, v + 1),
-            Self::VifApp(g, v, a) => {
-                write!(f, "[[guest]] {}, vif {}, app {}", g + 1, v + 1, a + 1)
-            }
-            Self::VifRule(g, v, r) => {
-                write!(f, "[[guest]] {}, vif {}, rule {}", g + 1, v + 1, r + 1)
-            }
+            Self::Vif(g, v) => write!(f, "{}, vif {}", Self::Guest(g), v + 1),
+            Self::VifApp(g, v, a) => write!(f, "{}, app {}", Self::Vif(g, v), a + 1),
+            Self::VifRule(g, v, r) => write!(f, "{}, rule {}", Self::Vif(g, v), r + 1),
         }
     }
 }

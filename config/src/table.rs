@@ -152,12 +152,6 @@ impl ConfigFiles {
     }
 }
 
-/// The value of a key with a short and a long form.
-pub(crate) enum TextOrTable<'r, 't> {
-    Text(String),
-    Table(TomlTable<'r, 't>),
-}
-
 /// One table of the file.
 pub(crate) struct TomlTable<'r, 't> {
     reader: &'r ConfigFiles,
@@ -314,40 +308,40 @@ impl<'r, 't> TomlTable<'r, 't> {
         })
     }
 
-    /// Reads a nested table.
+    /// Reads a nested table. `or` is the part of the remedy for another form of the value.
     pub(crate) fn table(
         &self,
         key: &'static str,
         section: &'static str,
         part: ConfigPart,
+        or: &str,
     ) -> Option<TomlTable<'r, 't>> {
-        self.read(key, |value| match value.get_ref() {
-            DeValue::Table(table) => Ok(TomlTable::new(
-                self.reader,
-                table,
-                value.span(),
-                section,
-                part,
-            )),
-            _ => Err(format!("write a section [{section}]")),
+        self.read(key, |value| {
+            let table = self.inner(value, section, part);
+            table.ok_or_else(|| format!("write {or}a section [{section}]"))
         })
     }
 
-    /// Reads a text or a nested table.
-    pub(crate) fn text_or_table(
+    /// Returns a value that is a table.
+    fn inner(
         &self,
-        key: &'static str,
+        value: &'t Spanned<DeValue<'t>>,
         section: &'static str,
         part: ConfigPart,
-    ) -> Option<TextOrTable<'r, 't>> {
-        self.read(key, |value| match value.get_ref() {
-            DeValue::String(text) => Ok(TextOrTable::Text(text.to_string())),
-            DeValue::Table(table) => {
-                let table = TomlTable::new(self.reader, table, value.span(), section, part);
-                Ok(TextOrTable::Table(table))
-            }
-            _ => Err(format!("write a text in quotes or a section [{section}]")),
-        })
+    ) -> Option<TomlTable<'r, 't>> {
+        let table = value.get_ref().as_table()?;
+        Some(TomlTable::new(
+            self.reader,
+            table,
+            value.span(),
+            section,
+            part,
+        ))
+    }
+
+    /// Returns whether the value of a key is a text.
+    pub(crate) fn is_text(&self, key: &'static str) -> bool {
+        self.get(key).is_some_and(|value| value.get_ref().is_str())
     }
 
     /// Reads a list of nested tables, each with `read`, which receives its number.
@@ -368,12 +362,8 @@ impl<'r, 't> TomlTable<'r, 't> {
         };
         let mut tables = Vec::new();
         for one in array.iter() {
-            match one.get_ref().as_table() {
-                Some(table) => {
-                    let part = part(tables.len());
-                    let table = TomlTable::new(self.reader, table, one.span(), section, part);
-                    tables.push(read(tables.len(), table));
-                }
+            match self.inner(one, section, part(tables.len())) {
+                Some(table) => tables.push(read(tables.len(), table)),
                 None => self.wrong(key, one, remedy.clone()),
             }
         }

@@ -3,7 +3,7 @@
 use crate::findings::Findings;
 use crate::kernel_port::{KernelPort, ifname};
 use crate::problem::ConfigPart;
-use crate::table::{TextOrTable, TomlTable};
+use crate::table::TomlTable;
 use crate::text::read_as_text;
 use abi::machine::{Forward, Nat, PortProtocol, Uplink};
 use std::collections::BTreeSet;
@@ -54,10 +54,11 @@ fn text(forward: &Forward) -> String {
 
 /// Reads an uplink of NIC number `n`: the name of a bridge, or a table.
 pub(crate) fn read(n: usize, t: &TomlTable<'_, '_>) -> Option<Uplink> {
-    let table = match t.text_or_table("uplink", "nic.uplink", ConfigPart::Nic(n))? {
-        TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
-        TextOrTable::Table(table) => table,
-    };
+    if t.is_text("uplink") {
+        return t.value("uplink").map(Uplink::Bridge);
+    }
+    let or = "a text in quotes or ";
+    let table = t.table("uplink", "nic.uplink", ConfigPart::Nic(n), or)?;
     let forward: Option<Vec<PortForward>> = table.value("forward");
     let connections = table.value("connections").unwrap_or(CONNECTIONS);
     let nat: Option<bool> = table.required("nat", "write nat = true, or uplink = \"br0\"");

@@ -35,7 +35,21 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 
 /// Checks the limits of one domain.
 pub(super) fn domain(domain: &DomainSpec, part: ConfigPart, found: &mut Findings) {
-    for (what, has, most) in limits(domain) {
+    for (what, has, most) in [
+        ("page frames", domain.frames, FRAMES_MAX),
+        ("grant references", domain.grant_entries, GRANTS_MAX),
+        (
+            "slots of the grant window",
+            domain.window_slots,
+            WINDOW_SLOTS_MAX,
+        ),
+        ("devices", domain.devices.len() as u32, fd::DEVICES_MAX),
+        (
+            "bytes of configuration",
+            domain.config.len() as u32,
+            info::CONFIG_MAX as u32,
+        ),
+    ] {
         if has > most {
             let what = format!("domain {} needs {has} {what}", domain.name);
             let remedy =
@@ -43,27 +57,4 @@ pub(super) fn domain(domain: &DomainSpec, part: ConfigPart, found: &mut Findings
             found.add(part, "", what, remedy);
         }
     }
-}
-
-/// Returns the limited quantities of a domain: name, value, limit.
-fn limits(domain: &DomainSpec) -> [(&'static str, usize, usize); 5] {
-    [
-        ("page frames", domain.frames as usize, FRAMES_MAX as usize),
-        (
-            "grant references",
-            domain.grant_entries as usize,
-            GRANTS_MAX as usize,
-        ),
-        (
-            "slots of the grant window",
-            domain.window_slots as usize,
-            WINDOW_SLOTS_MAX as usize,
-        ),
-        ("devices", domain.devices.len(), fd::DEVICES_MAX as usize),
-        (
-            "bytes of configuration",
-            domain.config.len(),
-            info::CONFIG_MAX,
-        ),
-    ]
 }

@@ -3,14 +3,11 @@
 //! restart for this, because they receive frames and devices only at start-up. All other devices
 //! keep their numbers.
 
-use super::format::value;
 use super::sections::{Sections, differences, find, section_list};
 use crate::MacAddress;
 use crate::domain::NicConfig;
 use crate::model::Config;
 use crate::nic::{NicKind, NicSection, XdpWire};
-use crate::parse::read_nics;
-use crate::problem::Problems;
 use crate::soft::SoftWire;
 use abi::machine::{ConfigValue, DomainSpec, HotplugState};
 use serde::{Deserialize, Serialize};
@@ -69,7 +66,7 @@ pub(super) fn steps(
         if stays(nic) {
             remaining.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
-            let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), mac_of(becomes));
+            let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), becomes.mac());
             let mut words = Vec::new();
             differences(
                 &format!("NIC {}: ", nic.name),
@@ -95,7 +92,7 @@ pub(super) fn steps(
         for nic in added_nics() {
             nics.push(with_mac(
                 &find(section_list(now, "nic"), &nic.name),
-                mac_of(nic),
+                nic.mac(),
             ));
             changes.push(match existing(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
@@ -117,7 +114,7 @@ pub(super) fn current_nic(live: &HotplugState, files: &Sections, nic: &NicSectio
         Some(nics) => find(nics, &nic.name),
         None => find(section_list(files, "nic"), &nic.name),
     };
-    with_mac(&written, mac_of(nic))
+    with_mac(&written, nic.mac())
 }
 
 /// Returns whether a NIC can be added. A `pcap` NIC cannot, because its files must be known when
@@ -139,13 +136,13 @@ fn can_be_removed(nic: &NicSection) -> bool {
 /// Keeps the current MACs of NICs without configured ones, and assigns unused MACs to new NICs.
 fn resolve_macs(running: &Config, config: &mut Config) {
     let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
-    let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(mac_of).collect();
-    taken.extend(config.nics.iter().filter_map(mac_of));
+    let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(NicSection::mac).collect();
+    taken.extend(config.nics.iter().filter_map(NicSection::mac));
     for nic in &mut config.nics {
         let name = nic.name.clone();
         let Some(mac) = mac_mut(nic) else { continue };
         if mac.is_none() {
-            *mac = existing(&name).and_then(mac_of);
+            *mac = existing(&name).and_then(NicSection::mac);
         }
         if mac.is_none() {
             let mut free = (0..u16::MAX).map(|number| MacAddress::derived(0, number, 0));
@@ -158,10 +155,9 @@ fn resolve_macs(running: &Config, config: &mut Config) {
 /// Sets every NIC's derived MAC explicitly, so that it does not change when NICs before it are
 /// added or removed.
 pub(super) fn set_explicit_macs(config: &mut Config) {
-    for n in 0..config.nics.len() {
-        let given = config.nic_mac(n);
-        if let Some(mac) = config.nics.get_mut(n).and_then(mac_mut) {
-            *mac = given;
+    for (n, nic) in config.nics.iter_mut().enumerate() {
+        if let Some(mac) = mac_mut(nic) {
+            mac.get_or_insert(MacAddress::derived(0, n as u16, 0));
         }
     }
 }
@@ -182,16 +178,7 @@ fn mac_mut(nic: &mut NicSection) -> Option<&mut Option<MacAddress>> {
             wire: SoftWire::Cable(cable),
             ..
         } => Some(&mut cable.mac),
-        NicKind::Xdp { .. } | NicKind::Soft { .. } | NicKind::Vfio { .. } | NicKind::Pcap(_) => {
-            None
-        }
-    }
-}
-
-fn mac_of(nic: &NicSection) -> Option<MacAddress> {
-    match nic.kind.cable() {
-        Some(cable) => cable.mac,
-        None => nic.kind.port()?.mac,
+        _ => None,
     }
 }
 
@@ -202,10 +189,4 @@ pub(super) fn with_mac(nic: &ConfigValue, mac: Option<MacAddress>) -> ConfigValu
         keys.insert("mac".into(), ConfigValue::Text(mac.to_string()));
     }
     nic
-}
-
-/// Parses the descriptions of NICs.
-pub(super) fn read(nics: &[ConfigValue]) -> Result<Vec<NicSection>, Problems> {
-    let text = format!("nic = {}\n", value(&ConfigValue::List(nics.to_vec())));
-    read_nics(&text)
 }

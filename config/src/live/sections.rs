@@ -1,6 +1,6 @@
 //! Sections of files as written, and the differences between two of them.
 
-use super::format;
+use crate::files::written;
 use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,5 +98,5 @@ fn has_sections(list: &[ConfigValue]) -> bool {
 
 /// Formats a value as in a file, in one line.
 fn shown(value: &ConfigValue) -> String {
-    format::value(value).replace(char::is_control, " ")
+    written(value).replace(char::is_control, " ")
 }

@@ -1,10 +1,11 @@
 //! Computes the workers of the driver domain for changed NICs.
 
-use super::nics::{self, WorkerNics};
+use super::nics::WorkerNics;
 use super::{LiveConfig, free, guests_end, taken_by_guests};
 use crate::check;
 use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use crate::machine;
+use crate::parse::read_nics;
 use crate::problem::Problems;
 use crate::sizes::{nic_pages, rings_slots, sum};
 use abi::machine::{ConfigValue, Device, DomainSpec};
@@ -19,7 +20,7 @@ impl LiveConfig {
     ///
     /// Returns all mistakes, one per line. On an error, nothing changes.
     pub fn set_nics(&mut self, nics: &[ConfigValue]) -> Result<(), String> {
-        let nics = nics::read(nics).map_err(|wrong| wrong.to_string())?;
+        let nics = read_nics(nics).map_err(|wrong| wrong.to_string())?;
         let before = std::mem::replace(&mut self.config.nics, nics);
         Problems::from_findings(self.config.findings_of_parts(), ()).map_err(|wrong| {
             self.config.nics = before;

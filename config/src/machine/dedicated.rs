@@ -3,6 +3,7 @@
 
 use super::devices::DeviceList;
 use crate::domain::{DedicatedQueueConfig, DeviceQueueConfig};
+use crate::guest::{GuestSection, Vif};
 use crate::model::Config;
 use crate::nic::NicSection;
 use crate::rule::{self, FirewallRule, RuleDirection};
@@ -40,21 +41,30 @@ pub(super) fn add_to_device(
     }
 }
 
-/// Returns the guests' interfaces that have a dedicated queue of this NIC, by guest and vif, each
-/// with the numbers of the queue and of its grants.
-pub(super) fn slots_of_guests(
-    config: &Config,
-    nic: &NicSection,
-) -> impl Iterator<Item = ((usize, usize), u32, u32)> {
+/// Returns the guests' interfaces that have a dedicated queue of this NIC: the numbers of guest and
+/// vif, both of these, and the queue's number.
+fn owners<'c>(
+    config: &'c Config,
+    nic: &'c NicSection,
+) -> impl Iterator<Item = ((usize, usize), &'c GuestSection, &'c Vif, u32)> {
     let guests = config.guests.iter().enumerate();
     guests.flat_map(move |(g, guest)| {
-        let slots = grant_entries(config, guest);
         let vifs = guest.vifs.iter().enumerate();
         vifs.filter_map(move |(v, vif)| {
             let pdev = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name)?;
-            Some(((g, v), pdev.queue, slots))
+            Some(((g, v), guest, vif, pdev.queue))
         })
     })
+}
+
+/// Returns the same interfaces, by guest and vif, each with the numbers of the queue and of its
+/// grants.
+pub(super) fn slots_of_guests<'c>(
+    config: &'c Config,
+    nic: &'c NicSection,
+) -> impl Iterator<Item = ((usize, usize), u32, u32)> {
+    let owners = owners(config, nic);
+    owners.map(|(place, guest, _, queue)| (place, queue, grant_entries(config, guest)))
 }
 
 /// Adds the devices of NIC number `n`'s dedicated queues, and records the queues in `queues`. Their
@@ -66,42 +76,37 @@ pub(super) fn add(
     window_slots: &mut u32,
     queues: &mut DedicatedQueues,
 ) {
-    for (g, guest) in config.guests.iter().enumerate() {
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let Some(pdev) = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name) else {
-                continue;
-            };
-            let (first_frame, frames) = (rx_pool(config, v), rx_pages(config));
-            let chunk_bytes = config.buffers.size.bytes() as u32;
-            let chunks = frames.saturating_mul(config.buffers.size.per_page());
-            let entries = chunks.checked_next_power_of_two().unwrap_or(1 << 31);
-            let rings_slot = *window_slots;
-            *window_slots = window_slots.saturating_add(2 * Ring::slots(entries));
-            let device = devices.add(Device::XdpQueue(XdpQueue {
-                queue: pdev.queue,
-                guest: guest.name.clone(),
-                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
-                first_frame,
-                frames,
-                chunk_bytes,
-                entries,
-                rings_slot,
-                rules: firewall::RuleLists {
-                    from_wire: compiled(&nic.rules, RuleDirection::In),
-                    to_guest: compiled(&vif.rules, RuleDirection::Out),
-                },
-            }));
-            let queue = DedicatedQueueConfig {
-                nic: n as u32,
-                device,
-                rings_slot,
-                entries,
-                chunk_bytes,
-                first_frame,
-                frames,
-            };
-            queues.insert((g, v), queue);
-        }
+    for ((g, v), guest, vif, number) in owners(config, nic) {
+        let (first_frame, frames) = (rx_pool(config, v), rx_pages(config));
+        let chunk_bytes = config.buffers.size.bytes() as u32;
+        let chunks = frames.saturating_mul(config.buffers.size.per_page());
+        let entries = chunks.checked_next_power_of_two().unwrap_or(1 << 31);
+        let rings_slot = *window_slots;
+        *window_slots = window_slots.saturating_add(2 * Ring::slots(entries));
+        let device = devices.add(Device::XdpQueue(XdpQueue {
+            queue: number,
+            guest: guest.name.clone(),
+            mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+            first_frame,
+            frames,
+            chunk_bytes,
+            entries,
+            rings_slot,
+            rules: firewall::RuleLists {
+                from_wire: compiled(&nic.rules, RuleDirection::In),
+                to_guest: compiled(&vif.rules, RuleDirection::Out),
+            },
+        }));
+        let queue = DedicatedQueueConfig {
+            nic: n as u32,
+            device,
+            rings_slot,
+            entries,
+            chunk_bytes,
+            first_frame,
+            frames,
+        };
+        queues.insert((g, v), queue);
     }
 }
 

@@ -11,7 +11,7 @@ fn nic_steps(live: &HotplugState, file: &str) -> Vec<(String, Vec<String>)> {
     let difference = against(live, file).unwrap();
     assert_eq!(short(&difference), "");
     let steps = difference.nics.iter().map(|step| {
-        let nics = crate::live::nics::read(&step.nics).unwrap();
+        let nics = crate::parse::read_nics(&step.nics).unwrap();
         let names = nics.into_iter().map(|nic| nic.name).collect();
         (step.changes.join("; "), names)
     });
