@@ -27,7 +27,7 @@ pub(crate) fn name(value: &impl Serialize) -> String {
 /// The remedy for a number that does not fit its key.
 const NUMBER: &str = "write a whole number that is not negative and not too large";
 
-/// Error: what to write instead of a value.
+/// Error: a value cannot be read. Its text is the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remedy(String);
 
