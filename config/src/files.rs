@@ -32,7 +32,7 @@ pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, ConfigVa
 }
 
 /// Formats a value as in a file.
-pub(crate) fn written(value: &Setting) -> String {
+pub(crate) fn written(value: &ConfigValue) -> String {
     // A setting has only values that TOML has.
     toml::Value::try_from(value).map_or_else(|_| String::new(), |value| value.to_string())
 }

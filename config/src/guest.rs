@@ -120,8 +120,8 @@ impl Vif {
     }
 
     /// Adopts the settings that may change while the interface is in use, like
-    /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to).
-    pub(crate) fn change_to(&mut self, becomes: &Self) {
+    /// [`VifConfig::apply_changes`](crate::domain::VifConfig::change_to).
+    pub(crate) fn apply_changes(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);
         (self.stateful, self.inbound) = (becomes.stateful, becomes.inbound);
         self.rate_mbps = becomes.rate_mbps;

@@ -33,7 +33,7 @@ pub(crate) struct Remedy(String);
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&choices(self.0)
+        f.write_str(&self.0)
     }
 }
 
@@ -60,7 +60,7 @@ impl de::Error for Remedy {
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
-        Self(choose(known.iter().copied()))
+        Self(choices(known.iter().copied()))
     }
 }
 

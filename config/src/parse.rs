@@ -6,7 +6,7 @@ use crate::model::Config;
 use crate::nic::{self, NicSection};
 use crate::problem::{ConfigPart, Finding, KeyPositions, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, ReadResult, TomlTable};
-use abi::machine::Setting;
+use abi::machine::ConfigValue;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
@@ -106,8 +106,8 @@ fn first_error_per_line(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// Parses the descriptions of NICs.
-pub(crate) fn read_nics(nics: &[Setting]) -> Result<Vec<NicSection>, Problems> {
-    let text = format!("nic = {}\n", written(&Setting::List(nics.to_vec())));
+pub(crate) fn read_nics(nics: &[ConfigValue]) -> Result<Vec<NicSection>, Problems> {
+    let text = format!("nic = {}\n", written(&ConfigValue::List(nics.to_vec())));
     read_alone(&text, "write the keys of a section [[nic]]", self::nics)
 }
 
@@ -116,7 +116,7 @@ fn nics(root: &TomlTable<'_, '_>) -> Vec<NicSection> {
 }
 
 /// Parses the description of a guest, as guest number `g`.
-pub(crate) fn read_guest(g: usize, guest: &Setting) -> Result<GuestSection, Problems> {
+pub(crate) fn read_guest(g: usize, guest: &ConfigValue) -> Result<GuestSection, Problems> {
     let text = format!("guest = [{}]\n", written(guest));
     let read = |root: &TomlTable<'_, '_>| {
         let part = |_| ConfigPart::Guest(g);

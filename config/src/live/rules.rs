@@ -2,7 +2,7 @@
 
 use super::reload::{current_guest, is_in_place};
 use super::sections::keys_of;
-use super::{LiveConfig, format_guest};
+use super::{LiveConfig, state};
 use crate::parse::read_guest;
 use abi::machine::{ConfigValue, HotplugState};
 
@@ -76,7 +76,7 @@ impl LiveConfig {
             vif.retain(|key, _| !KEYS.contains(&key.as_str()));
             vif.extend(request.clone());
         }
-        let changed = read_guest(self.config.guests.len(), &format_guest(&guest);
+        let changed = read_guest(self.config.guests.len(), &guest);
         let changed = changed.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;
         match is_in_place(&changed, present) {
             true => Ok(guest),
