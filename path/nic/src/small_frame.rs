@@ -56,7 +56,8 @@ impl SmallFrame {
         Ok(())
     }
 
-    /// Returns the copy of its first [`HEAD_BYTES`] bytes, padded with zeros after the end of the frame.
+    /// Returns the copy of its first [`HEAD_BYTES`] bytes, padded with zeros after the end of the
+    /// frame.
     #[must_use]
     #[inline]
     pub const fn head(&self) -> &[u8; HEAD_BYTES] {
@@ -66,7 +67,8 @@ impl SmallFrame {
         }
     }
 
-    /// Returns the copied bytes without padding: [`HEAD_BYTES`], or more after [`SmallFrame::lengthen`].
+    /// Returns the copied bytes without padding: [`HEAD_BYTES`], or more after
+    /// [`SmallFrame::lengthen`].
     #[must_use]
     #[inline]
     pub fn header(&self) -> &[u8] {

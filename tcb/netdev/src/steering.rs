@@ -77,8 +77,8 @@ impl TapSteering {
     }
 
     /// Adopts the steering of a TAP that another process has set up, from that process's
-    /// [kept](TapSteering::adoption_fd) descriptor. The points that its [`TapSteering::steer`] returns are
-    /// later than all points of the other process.
+    /// [kept](TapSteering::adoption_fd) descriptor. The points that its [`TapSteering::steer`]
+    /// returns are later than all points of the other process.
     ///
     /// # Errors
     /// Returns the errors of the original set-up.
