@@ -63,8 +63,8 @@ fn is_opaque(ethertype: u16) -> bool {
         )
 }
 
-/// The identities that a plain IPv4 frame claims. A plain frame has no tag and no IP options, and is
-/// not for a DHCP client. Its claims alone decide whether it is [harmless](Guard::is_harmless).
+/// The identities that a plain IPv4 frame claims. A plain frame has no tag and no IP options, and
+/// is not for a DHCP client. Its claims alone decide whether it is [harmless](Guard::is_harmless).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     /// Ethernet source and EtherType, as loaded from memory.
