@@ -5,7 +5,7 @@ use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Prefix, Rule};
 use net::flows::{FlowState, Flows};
 use net::packet::Mac;
 use net::packet::segment::segment;
-use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece};
+use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece, SmallBatch};
 use shmem::Area;
 use std::hint::black_box;
 
@@ -119,6 +119,25 @@ fn forward(c: &mut Criterion) {
     );
 }
 
+/// Measures the fast path of small frames.
+fn route(c: &mut Criterion) {
+    let mut bridge = bridge(&[]);
+    let area = Area::anonymous(64).expect("memory");
+    let span = area.span();
+    span.write(&header(guest(3), guest(0), 64)).expect("memory");
+    let mut frames = SmallBatch::default();
+    (0..BATCH).for_each(|_| frames.push(span).expect("memory"));
+    let mut ports = Vec::with_capacity(BATCH);
+    let mut group = c.benchmark_group("fast-path");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    group.bench_function("guest-to-guest", |b| {
+        b.iter(|| {
+            assert!(bridge.routes(black_box(&mut frames), 1, 1, &mut ports));
+            black_box(&ports);
+        });
+    });
+}
+
 /// Compares a port with a stateful firewall and 4096 flows, 64 of them in a batch, with a port
 /// whose only rule reads nothing.
 fn stateful(c: &mut Criterion) {
@@ -212,5 +231,5 @@ fn cut(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward, stateful, cut);
+criterion_group!(benches, forward, route, stateful, cut);
 criterion_main!(benches);

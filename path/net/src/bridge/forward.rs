@@ -148,7 +148,7 @@ struct Arrivals<'a> {
     has_offences: &'a mut bool,
     in_port: usize,
     now_ns: u64,
-    /// Claims of the last plain frame that the guard has permitted.
+    /// Claims of the last frame that the guard has permitted without inspection.
     permitted: Claims,
     /// The last destination, and its port if the table has it. They stay valid at a guarded port,
     /// because nothing is learned there.
@@ -272,8 +272,8 @@ impl Arrivals<'_> {
             if source != state.bound && !guard.has(source) {
                 return Err(DropReason::ForgedSource);
             }
-            if guard.is_harmless(ethertype, header) {
-                self.permitted = Claims::of(header).unwrap_or(Claims::NONE);
+            if let Some(claims) = guard.harmless_claims(ethertype, header) {
+                self.permitted = claims;
                 return Ok(());
             }
             return guard.inspect(header, source, self.addresses);

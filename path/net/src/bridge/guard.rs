@@ -27,6 +27,10 @@ const REDIRECT: u8 = 137;
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
+/// Bytes of a frame that determine its [`Claims`], up to the destination port of an IPv4 packet
+/// without options.
+const CLAIM_BYTES: usize = 38;
+
 /// Options of neighbour discovery.
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
@@ -63,41 +67,61 @@ fn is_opaque(ethertype: u16) -> bool {
         )
 }
 
-/// The identities that a plain IPv4 frame claims. A plain frame has no tag and no IP options, and
-/// is not for a DHCP client. Its claims alone decide whether it is [harmless](Guard::is_harmless).
+/// The identities that a frame claims, if fields at fixed offsets tell them all: the frame is IPv4
+/// without options and not for a DHCP client, or the bridge inspects nothing behind its EtherType.
+/// These claims alone decide whether the frame is [harmless](Guard::harmless_claims).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     /// Ethernet source and EtherType, as loaded from memory.
     source: u64,
-    /// IPv4 source.
-    address: u32,
+    /// Source of IPv4; `None`: the frame has another EtherType.
+    address: Option<u32>,
 }
 
 impl Claims {
-    /// Claims that no frame has.
+    /// Claims that no frame has: the EtherType is a length.
     pub(super) const NONE: Self = Self {
         source: 0,
-        address: 0,
+        address: None,
     };
 
-    /// Returns the claims of a plain IPv4 frame. Requires 64 bytes of the frame.
+    /// Returns the claims of a frame if fields at fixed offsets tell them all. Requires 64 bytes of
+    /// the frame.
     #[inline]
-    pub(super) fn of(header: &[u8]) -> Option<Self> {
-        // Includes the destination port of a packet without options.
-        let head = header.first_chunk::<38>()?;
-        let [_, _, _, _, _, _, a, b, c, d, e, f, g, h, version, ..] = *head;
-        let source = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let is_ipv4 = u16::from_be_bytes([g, h]) == ethertype::IPV4 && version == 0x45;
+    fn of(header: &[u8]) -> Option<Self> {
+        let head = header.first_chunk::<CLAIM_BYTES>()?;
+        let source = Self::source_of(head);
+        let address = match u16::from_be((source >> 48) as u16) {
+            ethertype::IPV4 => Some(Self::plain_address(head)?),
+            other if is_opaque(other) => None,
+            _ => return None,
+        };
+        Some(Self { source, address })
+    }
+
+    /// Returns whether a frame has these claims.
+    #[inline]
+    pub(super) fn are_those_of(self, header: &[u8]) -> bool {
+        let Some(head) = header.first_chunk::<CLAIM_BYTES>() else {
+            return false;
+        };
+        let has_address = |own| Self::plain_address(head) == Some(own);
+        Self::source_of(head) == self.source && self.address.is_none_or(has_address)
+    }
+
+    #[inline]
+    fn source_of(head: &[u8; CLAIM_BYTES]) -> u64 {
+        let [_, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = *head;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Returns the source of an IPv4 packet without options that is not for a DHCP client.
+    #[inline]
+    fn plain_address(head: &[u8; CLAIM_BYTES]) -> Option<u32> {
         let to_client =
             head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
         let address = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
-        (is_ipv4 && !to_client).then_some(Self { source, address })
-    }
-
-    /// Returns whether a frame has the same claims.
-    #[inline]
-    pub(super) fn are_those_of(self, header: &[u8]) -> bool {
-        Self::of(header) == Some(self)
+        (head[14] == 0x45 && !to_client).then_some(address)
     }
 }
 
@@ -137,18 +161,22 @@ impl Guard {
         self.macs.contains(&mac)
     }
 
-    /// Returns whether a frame needs no [inspection](Self::inspect), because its headers are at
-    /// fixed offsets and claim only permitted identities. Requires 64 bytes of the frame.
+    /// Returns the claims of a frame that needs no [inspection](Self::inspect), because its headers
+    /// are at fixed offsets and claim only permitted identities; `None`: it needs one. Frames with
+    /// the same claims need none either. Requires 64 bytes of the frame.
     #[inline]
-    pub(super) fn is_harmless(&self, ethertype: u16, header: &[u8]) -> bool {
+    pub(super) fn harmless_claims(&self, ethertype: u16, header: &[u8]) -> Option<Claims> {
         match ethertype {
-            ethertype::IPV4 => Claims::of(header).is_some_and(|claims| {
-                let sources = self.sources.as_ref();
-                sources.is_none_or(|sources| sources.has_v4(claims.address))
-            }),
-            ethertype::IPV6 => self.is_harmless_v6(header),
-            other => is_opaque(other),
+            ethertype::IPV4 => Claims::of(header).filter(|claims| self.permits(claims)),
+            ethertype::IPV6 => self.is_harmless_v6(header).then_some(Claims::NONE),
+            other => is_opaque(other).then(|| Claims::of(header).unwrap_or(Claims::NONE)),
         }
+    }
+
+    #[inline]
+    fn permits(&self, claims: &Claims) -> bool {
+        let has = |sources: &Sources| claims.address.is_some_and(|v4| sources.has_v4(v4));
+        self.sources.as_ref().is_none_or(has)
     }
 
     #[inline]
@@ -168,7 +196,7 @@ impl Guard {
         is_plain && self.sources.as_ref().is_none_or(may_send)
     }
 
-    /// Inspects a frame that is not [harmless](Self::is_harmless); its source must be one of the
+    /// Inspects a frame that is not [harmless](Self::harmless_claims); its source must be one of the
     /// guest's MACs.
     pub(super) fn inspect(
         &self,

@@ -66,6 +66,7 @@ impl Bridge {
     ) -> Option<()> {
         let (state, guard) = self.routed(in_port)?;
         let (in_flows, mut out_flows) = (self.flows(in_port), None);
+        let mut has_flows = false;
         // Most frames of a batch have the same destination and the same claims.
         let mut last = (u64::MAX, 0);
         let mut permitted = Claims::NONE;
@@ -73,11 +74,10 @@ impl Bridge {
             let ethernet = small_frame.head().first_chunk()?;
             let ethernet = Ethernet::of(ethernet);
             if !permitted.are_those_of(small_frame.head()) {
-                let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
-                if !is_known || !guard.is_harmless(ethernet.ethertype, small_frame.head()) {
+                if ethernet.source != state.bound && !guard.has(ethernet.source) {
                     return None;
                 }
-                permitted = Claims::of(small_frame.head()).unwrap_or(Claims::NONE);
+                permitted = guard.harmless_claims(ethernet.ethertype, small_frame.head())?;
             }
             if ethernet.destination != last.0 {
                 let group = ethernet.destination & GROUP_BIT != 0;
@@ -89,11 +89,12 @@ impl Bridge {
                     {
                         last = (ethernet.destination, port as u16);
                         out_flows = self.flows(port);
+                        has_flows = in_flows.is_some() || out_flows.is_some();
                     }
                     _ => return None,
                 }
             }
-            if in_flows.is_some() || out_flows.is_some() {
+            if has_flows {
                 let len = small_frame.len();
                 if PlainPacket::needs_more(small_frame.head()) {
                     small_frame.lengthen().ok()?;
