@@ -196,8 +196,8 @@ impl Guard {
         is_plain && self.sources.as_ref().is_none_or(may_send)
     }
 
-    /// Inspects a frame that is not [harmless](Self::harmless_claims); its source must be one of the
-    /// guest's MACs.
+    /// Inspects a frame that is not [harmless](Self::harmless_claims); its source must be one of
+    /// the guest's MACs.
     pub(super) fn inspect(
         &self,
         header: &[u8],

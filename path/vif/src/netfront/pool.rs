@@ -361,6 +361,20 @@ impl TxPool {
         true
     }
 
+    /// [Swaps](Self::swap) the memory of these receive buffers with that of distinct small buffers,
+    /// as long as there are any.
+    pub(super) fn swap_all(
+        &mut self,
+        receive: &mut RxBuffers,
+        buffers: impl Iterator<Item = usize>,
+    ) {
+        for buffer in buffers.take(self.available()) {
+            if !self.swap(receive, buffer) {
+                break;
+            }
+        }
+    }
+
     /// Returns the number of buffers. The ids of buffers are below this number.
     pub(super) fn len(&self) -> usize {
         self.small.len() + self.large.len()
@@ -500,8 +514,7 @@ mod tests {
         let mut tx = TxPool::new(buffers(3), Vec::new(), true);
         let mut rx = RxBuffers::new((10..15).map(buffer).collect(), 5);
         let out = take_all(&mut rx);
-        let swapped = out.iter().map(|&index| tx.swap(&mut rx, index.into()));
-        assert_eq!(swapped.filter(|swapped| *swapped).count(), 3);
+        tx.swap_all(&mut rx, out.iter().map(|&index| index.into()));
         let posted: Vec<u32> = out
             .iter()
             .map(|&index| rx.slots[usize::from(index)].gref.0)

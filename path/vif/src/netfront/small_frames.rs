@@ -123,8 +123,8 @@ impl Netfront {
     // If the compiler inlined this function, the caller's loops would become slower.
     #[inline(never)]
     fn swap_memory(&mut self, pieces: &[Piece]) {
-        let mut received = pieces.iter().filter_map(|piece| rx_index(piece.buffer));
-        let _ = received.all(|buffer| self.tx_pool.swap(&mut self.rx_pool, buffer));
+        let received = pieces.iter().filter_map(|piece| rx_index(piece.buffer));
+        self.tx_pool.swap_all(&mut self.rx_pool, received);
     }
 
     /// Like [`Netfront::transmit`], for small frames that lie entirely in [`Netfront::buffers`].
