@@ -162,7 +162,7 @@ pub(crate) enum Command {
     Capture(crate::capture::CaptureOptions),
     /// Change a setting of a running domain
     ///
-    /// The settings are the keys of the section [lro] of the configuration file, except `flows`.
+    /// The settings are the keys of the section `lro` of the configuration file, except `flows`.
     /// They apply until the domain restarts. An unknown key is rejected with the list of valid
     /// keys.
     #[command(after_help = "Examples:\n  grantway set driver lro.flush t50\n  \
