@@ -330,15 +330,13 @@ pub struct VifConfig {
     pub first_slot: u32,
     /// Number of these slots. The driver cannot map higher grant references.
     pub slots: u32,
-    /// First slot of the grant window for the sub-tables of [`GrantMode::Counted`], or for the
-    /// pages of [`GrantMode::Flip`].
+    /// First slot of the grant window for the sub-tables of `counted` grants, or for the pages of
+    /// `flip`.
     pub tables_slot: u32,
-    /// Number of pages that [`GrantMode::Flip`] exchanges, equal to the guest's number; 0 in other
-    /// modes.
+    /// Number of pages that `flip` exchanges, equal to the guest's number; 0 in other modes.
     #[serde(default)]
     pub flip_pages: u32,
-    /// Number of the driver's own pages that [`GrantMode::Copy`] copies to and from; 0 in other
-    /// modes.
+    /// Number of the driver's own pages that the mode `copy` copies to and from; 0 in other modes.
     pub staging_pages: u32,
     /// Whether the guest forwards packets that it receives on this interface.
     pub forwards: bool,

@@ -211,7 +211,7 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// A device was lost: see [`NetdReply::DeviceLost`]. The core sends this to each manager
+        /// A device was lost: see [`NetdReply::Lost`]. The core sends this to each manager
         /// while the device is open.
         7 DeviceLost {
             /// The device.
