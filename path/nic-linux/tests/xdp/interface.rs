@@ -98,7 +98,7 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
     }
     let many = inspect("many", Some(&netns), 0).unwrap_err().to_string();
     assert!(
-        many.contains("4 queues") && many.contains("ethtool -L many"),
+        many.contains("4 receive queues") && many.contains("ethtool -L many"),
         "{many}"
     );
     // The name is in use.
