@@ -221,7 +221,11 @@ impl Template {
         for index in 0..count {
             let from = self.tcp.payload_at + index * self.stride;
             let to = (from + self.stride).min(self.end);
-            out.push(self.part(frame, &mut rest, from, to)?);
+            // The segment is written at its place, because a frame is expensive to move.
+            out.push(Frame::empty());
+            if let Some(segment) = out.last_mut() {
+                self.write_part(frame, &mut rest, (from, to), segment)?;
+            }
         }
         Ok(())
     }
@@ -234,21 +238,23 @@ impl Template {
         from: usize,
         to: usize,
     ) -> Result<Frame, SegmentError> {
-        // Payload in the snapshot is sent from there, because it may have been inspected.
-        let private = frame.header().len();
-        let mut segment = self.start(from, to, private)?;
-        rest.take(to.saturating_sub(from.max(private)), &mut segment);
-        segment.token = frame.token;
-        segment.fixed_id = frame.fixed_id;
-        self.write_network(segment.header_mut(), from, to)?;
-        self.write_tcp(&mut segment, from, to)?;
+        let mut segment = Frame::empty();
+        self.write_part(frame, rest, (from, to), &mut segment)?;
         Ok(segment)
     }
 
-    /// Returns a segment with its headers and with the part of the payload `from .. to` that lies
-    /// before `private`.
-    fn start(&self, from: usize, to: usize, private: usize) -> Result<Frame, SegmentError> {
+    /// Makes an empty frame the part of `frame` with the payload `from .. to`. The segment sends
+    /// payload in the snapshot from there, because it may have been inspected.
+    #[inline]
+    fn write_part(
+        &self,
+        frame: &Frame,
+        rest: &mut RemainingPayload<impl Iterator<Item = Span>>,
+        (from, to): (usize, usize),
+        segment: &mut Frame,
+    ) -> Result<(), SegmentError> {
         let headers = self.tcp.payload_at;
+        let private = frame.header().len();
         let mut bytes = self.bytes;
         let mut len = headers;
         if from < private {
@@ -260,7 +266,14 @@ impl Template {
             bytes.copy_within(payload, headers);
         }
         let bytes = bytes.get(..len).ok_or(ParseError::TooShort)?;
-        Ok(Frame::with_header(bytes).ok_or(ParseError::TooShort)?)
+        if !segment.put_header(bytes) {
+            return Err(ParseError::TooShort.into());
+        }
+        rest.take(to.saturating_sub(from.max(private)), segment);
+        segment.token = frame.token;
+        segment.fixed_id = frame.fixed_id;
+        self.write_network(segment.header_mut(), from, to)?;
+        self.write_tcp(segment, from, to)
     }
 
     fn write_network(&self, header: &mut [u8], from: usize, to: usize) -> Result<(), SegmentError> {

@@ -107,14 +107,22 @@ impl Frame {
     #[must_use]
     pub fn with_header(header: &[u8]) -> Option<Self> {
         let mut frame = Self::empty();
-        frame
-            .header
-            .get_mut(..header.len())?
-            .copy_from_slice(header);
-        frame.header_len = header.len() as u8;
-        frame.bare = header.len() as u8;
-        frame.len = header.len() as u32;
-        Some(frame)
+        frame.put_header(header).then_some(frame)
+    }
+
+    /// Gives an empty frame these bytes, as [`Frame::with_header`] does. Returns false if they are
+    /// more than [`SNAPSHOT_MAX`].
+    #[inline]
+    #[must_use]
+    pub fn put_header(&mut self, header: &[u8]) -> bool {
+        let Some(snapshot) = self.header.get_mut(..header.len()) else {
+            return false;
+        };
+        snapshot.copy_from_slice(header);
+        self.header_len = header.len() as u8;
+        self.bare = header.len() as u8;
+        self.len = header.len() as u32;
+        true
     }
 
     /// Creates a frame of `len` bytes that was received with a split header. Its first bytes,
