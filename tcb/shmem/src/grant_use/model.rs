@@ -71,8 +71,8 @@ impl Entry {
         claim(&self.translation, &self.status, gref(generation), true)
     }
 
-    fn holds(&self, generation: u32) -> bool {
-        holds(&self.translation, gref(generation), true)
+    fn still_permits(&self, generation: u32) -> bool {
+        still_permits(&self.translation, gref(generation), true)
     }
 
     /// Accesses the page in a use that may continue.
@@ -105,7 +105,7 @@ fn batch(table: &Table<1>, generation: u32) -> bool {
         return false;
     }
     full_fence();
-    let held = undisturbed(&table.announcements, before) || entry.holds(generation);
+    let held = is_unchanged(&table.announcements, before) || entry.holds(generation);
     if held {
         entry.touch(generation);
     }
@@ -122,7 +122,7 @@ fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     }
     publish(&table.announcements);
     let unmapped = words.map(|entry| {
-        let unmapped = idle(&entry.status);
+        let unmapped = is_unused(&entry.status);
         if unmapped {
             entry
                 .translation
@@ -171,9 +171,9 @@ fn a_drained_entry_becomes_idle() {
         let user = thread::spawn(move || batch(&other, FIRST));
         announce(&entry.translation, granted(FIRST));
         publish(&table.announcements);
-        let idle_immediately = idle(&entry.status);
+        let idle_immediately = is_unused(&entry.status);
         let used = user.join().unwrap();
-        assert!(idle(&entry.status));
+        assert!(is_unused(&entry.status));
         entry.set_mapped(false);
         assert!(!(idle_immediately && used) || !batch(&table, FIRST));
         assert!(!batch(&table, FIRST));
@@ -228,11 +228,11 @@ fn a_nested_batch_ends_only_its_own_uses() {
         let before = announced(count);
         let claimed = read.claim(FIRST);
         full_fence();
-        let held = claimed && (undisturbed(count, before) || read.holds(FIRST));
+        let held = claimed && (is_unchanged(count, before) || read.holds(FIRST));
         let before = announced(count);
         let writes = entries.each_ref().map(|entry| entry.claim(FIRST));
         full_fence();
-        let undisturbed = undisturbed(count, before);
+        let undisturbed = is_unchanged(count, before);
         for (entry, _) in entries.iter().zip(writes).filter(|(_, claimed)| *claimed) {
             if undisturbed || entry.holds(FIRST) {
                 entry.touch(FIRST);
