@@ -225,10 +225,10 @@ fn no_wake_up_is_lost() {
     model(|format| {
         let words = Model::new(format);
         let channel = Channel::new();
-        let front_events = Events::front(channel.clone());
+        let front_events = Events::for_frontend(channel.clone());
         let mut front = Front::<_, N, N>::new(words.clone());
         let mut back = Back::<_, N, N>::new(words);
-        let back_events = Events::back(channel);
+        let back_events = Events::for_backend(channel);
         // The back slept before and was notified, so its event index is behind.
         front.request([1, 1]);
         front.publish();
@@ -257,8 +257,8 @@ fn no_wake_up_is_lost() {
 fn no_event_is_lost() {
     loom::model(|| {
         let channel = Channel::new();
-        let front = Events::front(channel.clone());
-        let back = Events::back(channel);
+        let front = Events::for_frontend(channel.clone());
+        let back = Events::for_backend(channel);
         let guest = thread::spawn(move || front.notify());
         back.arm();
         fence(Ordering::SeqCst);
@@ -277,8 +277,8 @@ fn a_bell_is_rung_once() {
     loom::model(|| {
         let channel = Channel::new();
         let data = Arc::new(AtomicU32::new(0));
-        let front = Events::front(channel.clone());
-        let back = Events::back(channel);
+        let front = Events::for_frontend(channel.clone());
+        let back = Events::for_backend(channel);
         back.arm();
         let written = Arc::clone(&data);
         let guest = thread::spawn(move || {
@@ -348,8 +348,8 @@ fn attack_10_12_a_hostile_front_beside_an_honest_one() {
         let (words, channels) = (Model::new(format), [Channel::new(), Channel::new()]);
         let (shared, hostile) = (words.clone(), channels[0].clone());
         let mut back = Back::<_, N, N>::new(words);
-        let front = Events::front(channels[1].clone());
-        let [bad, good] = channels.map(Events::back);
+        let front = Events::for_frontend(channels[1].clone());
+        let [bad, good] = channels.map(Events::for_backend);
         let attacker = thread::spawn(move || {
             shared.set_index(RingIndex::ReqProd, 2, Ordering::Relaxed);
             scribble(&hostile);
@@ -391,7 +391,7 @@ fn attack_11_a_hostile_back() {
     model(|format| {
         let (words, channel) = (Model::new(format), Channel::new());
         let mut front = Front::<_, N, N>::new(words.clone());
-        let events = Events::front(channel.clone());
+        let events = Events::for_frontend(channel.clone());
         front.request([1, 1]);
         front.publish();
         let attacker = thread::spawn(move || {

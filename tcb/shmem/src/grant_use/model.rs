@@ -71,7 +71,7 @@ impl Entry {
         claim(&self.translation, &self.status, gref(generation), true)
     }
 
-    fn still_permits(&self, generation: u32) -> bool {
+    fn holds(&self, generation: u32) -> bool {
         still_permits(&self.translation, gref(generation), true)
     }
 
