@@ -109,9 +109,6 @@ pub(super) trait FreeList: FromIterator<u16> {
 
     /// Returns the number of buffers.
     fn count(&self) -> usize;
-
-    /// Removes the buffers for which `stays` returns false.
-    fn retain(&mut self, stays: impl FnMut(&u16) -> bool);
 }
 
 /// The buffer that was returned last is taken first. Few receive buffers are free. With elastic
@@ -132,10 +129,6 @@ impl FreeList for NewestFirst {
     #[inline]
     fn count(&self) -> usize {
         self.len()
-    }
-
-    fn retain(&mut self, stays: impl FnMut(&u16) -> bool) {
-        self.retain(stays);
     }
 }
 
@@ -159,10 +152,6 @@ impl FreeList for OldestFirst {
     fn count(&self) -> usize {
         self.len()
     }
-
-    fn retain(&mut self, stays: impl FnMut(&u16) -> bool) {
-        self.retain(stays);
-    }
 }
 
 /// Buffers, and which of them are free.
@@ -185,6 +174,29 @@ impl RxBuffers {
     /// Returns the free buffers, longest free first.
     pub(super) fn free(&self) -> &[u16] {
         &self.free
+    }
+
+    /// Changes the state from free to away for all buffers for which `leaves` returns true: their
+    /// pages are no longer granted.
+    pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
+        let states = &mut self.states;
+        self.free.retain(|&index| {
+            let leaving = leaves(index);
+            if leaving && let Some(state) = states.get_mut(usize::from(index)) {
+                *state = BufferState::Away;
+            }
+            !leaving
+        });
+    }
+
+    /// Changes the state from away to free: the page was granted again, with a new reference.
+    pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
+        if self.move_state(usize::from(index), BufferState::Away, BufferState::Free)
+            && let Some(slot) = self.slots.get_mut(usize::from(index))
+        {
+            slot.gref = gref;
+            self.free.push(index);
+        }
     }
 }
 
@@ -224,29 +236,6 @@ impl<List: FreeList> FreeBuffers<List> {
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&PoolBuffer> {
         self.slots.get(index)
-    }
-
-    /// Changes the state from free to away for all buffers for which `leaves` returns true: their
-    /// pages are no longer granted.
-    pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
-        let states = &mut self.states;
-        self.free.retain(|&index| {
-            let leaving = leaves(index);
-            if leaving && let Some(state) = states.get_mut(usize::from(index)) {
-                *state = BufferState::Away;
-            }
-            !leaving
-        });
-    }
-
-    /// Changes the state from away to free: the page was granted again, with a new reference.
-    pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
-        if self.move_state(usize::from(index), BufferState::Away, BufferState::Free)
-            && let Some(slot) = self.slots.get_mut(usize::from(index))
-        {
-            slot.gref = gref;
-            self.free.push(index);
-        }
     }
 
     /// Changes the state from free to out.
