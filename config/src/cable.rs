@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A cable in memory with a TCP/IP station at its far end, both in one domain. `M` is the form of
 /// the station's MAC.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cable<M = Option<MacAddress>> {
     /// One-way delay, microseconds.
@@ -17,7 +17,6 @@ pub struct Cable<M = Option<MacAddress>> {
     /// Share of frames lost in each direction, 0.0 … 1.0.
     pub loss: f64,
     /// Seed of the losses.
-    #[serde(default = "first_seed")]
     pub seed: u64,
     /// The station's MAC; `None`: derived.
     pub mac: M,
@@ -29,8 +28,16 @@ pub struct Cable<M = Option<MacAddress>> {
 /// A cable of a domain.
 pub type CableConfig = Cable<[u8; 6]>;
 
-const fn first_seed() -> u64 {
-    1
+impl<M: Default> Default for Cable<M> {
+    fn default() -> Self {
+        Self {
+            delay_us: 0,
+            loss: 0.0,
+            seed: 1,
+            mac: M::default(),
+            station: StackConfig::default(),
+        }
+    }
 }
 
 impl Cable {

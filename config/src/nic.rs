@@ -314,7 +314,7 @@ pub(crate) fn read(n: usize, t: TomlTable<'_, '_>) -> NicSection {
         uplink: of_kind.uplink,
         ..t.fields()
     };
-    if !t.has("buffers") {
+    if t.get("buffers").is_none() {
         nic.buffers = of_kind.buffers;
     }
     match is_known {

@@ -227,7 +227,7 @@ pub(crate) fn read(
         direction,
         ..t.fields_except(&["allow", "way"])
     };
-    if !t.has("name") {
+    if t.get("name").is_none() {
         rule.name = (n + 1).to_string();
     }
     t.finish();

@@ -53,19 +53,25 @@ impl SoftWire {
 }
 
 /// Frames that a wire generates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FrameSource {
     /// Destination MAC.
     pub to: MacAddress,
     /// Bytes of a frame.
-    #[serde(default = "frame_bytes")]
     pub size: u32,
 }
 
-/// Returns the default size of a frame: the smallest, without its checksum.
-pub(crate) const fn frame_bytes() -> u32 {
-    60
+/// Bytes of the smallest frame, without its checksum: the default size of generated frames.
+pub(crate) const FRAME_BYTES_MIN: u32 = 60;
+
+impl Default for FrameSource {
+    fn default() -> Self {
+        Self {
+            to: MacAddress::default(),
+            size: FRAME_BYTES_MIN,
+        }
+    }
 }
 
 /// Descriptor rings of a device, and its interrupt moderation.

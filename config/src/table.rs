@@ -258,11 +258,6 @@ impl<'r, 't> TomlTable<'r, 't> {
         self.reader.lines.borrow().has(part, key)
     }
 
-    /// Returns whether the file has the key.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.table.iter().any(|(name, _)| name.get_ref() == key)
-    }
-
     /// Reads a value with `of`, which returns a remedy for a value that it rejects.
     fn read<T, R: Into<String>>(
         &self,

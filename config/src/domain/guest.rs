@@ -4,7 +4,7 @@ use super::link::{BufferSize, Offloads, RingFormat};
 use crate::address::MacAddress;
 use crate::capture::CaptureSpec;
 use crate::lro::LroConfig;
-use crate::soft::frame_bytes;
+use crate::soft::FRAME_BYTES_MIN;
 use crate::station::StackConfig;
 use serde::{Deserialize, Serialize};
 
@@ -118,13 +118,12 @@ pub enum EndpointConfig {
 }
 
 /// A source of frames of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Source {
     /// Destination.
     pub to: MacAddress,
     /// Bytes of a frame without a VLAN tag, 60 … 1514.
-    #[serde(default = "frame_bytes")]
     pub size: u32,
     /// Frames per second; `None`: unlimited.
     pub rate_pps: Option<f64>,
@@ -136,4 +135,18 @@ pub struct Source {
     pub touch: bool,
     /// Number of UDP flows among which the frames rotate; 0: the frames are not IP.
     pub flows: u16,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self {
+            to: MacAddress::default(),
+            size: FRAME_BYTES_MIN,
+            rate_pps: None,
+            window: 0,
+            count: None,
+            touch: false,
+            flows: 0,
+        }
+    }
 }
