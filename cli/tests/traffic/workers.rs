@@ -244,7 +244,7 @@ for line in lines:
 
 #[test]
 fn a_dying_worker_stalls_only_its_own_flows() {
-    // Of this many, both workers carry some, whatever the kernel selects.
+    // The kernel distributes the flows at random. With this many, each worker gets some.
     const FLOWS: usize = 24;
     const WORKERS: usize = 2;
     let Some(machine) = with_workers(WORKERS, &["python3"]) else {
