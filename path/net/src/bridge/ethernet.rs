@@ -14,11 +14,10 @@ pub(super) const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
 /// EtherTypes below this are lengths of 802.3 frames.
 pub(super) const LENGTHS: u16 = 1536;
 
-/// An Ethernet header. Addresses are words as loaded from memory: their first byte is the lowest.
+/// The addresses of an Ethernet header, as words loaded from memory: the first byte is the lowest.
 pub(super) struct Ethernet {
     pub(super) destination: u64,
     pub(super) source: u64,
-    pub(super) ethertype: u16,
 }
 
 impl Ethernet {
@@ -29,7 +28,6 @@ impl Ethernet {
         Self {
             destination: destination_of(header),
             source: rest & MAC_BITS,
-            ethertype: u16::from_be((rest >> 48) as u16),
         }
     }
 }

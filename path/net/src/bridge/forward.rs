@@ -193,10 +193,9 @@ impl Arrivals<'_> {
         let Ethernet {
             destination,
             source,
-            ethertype,
         } = Ethernet::of(ethernet);
 
-        self.identify(state, header, source, ethertype)?;
+        self.identify(state, header, source)?;
         let mut filtered = (!self.rules.is_empty()).then(|| Filtered::new(header, len));
         if let Some(filtered) = &mut filtered {
             self.pass(self.in_port, Direction::In, filtered)?;
@@ -263,16 +262,15 @@ impl Arrivals<'_> {
         state: &PortState,
         header: &[u8],
         source: u64,
-        ethertype: u16,
     ) -> Result<(), DropReason> {
         if let Some(guard) = &state.guard {
             if self.permitted.are_those_of(header) {
                 return Ok(());
             }
-            if source != state.bound && !guard.has(source) {
+            if !guard.has(source) {
                 return Err(DropReason::ForgedSource);
             }
-            if let Some(claims) = guard.harmless_claims(ethertype, header) {
+            if let Some(claims) = guard.harmless_claims(header) {
                 self.permitted = claims;
                 return Ok(());
             }

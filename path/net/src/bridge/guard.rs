@@ -27,10 +27,6 @@ const REDIRECT: u8 = 137;
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
-/// Bytes of a frame that determine its [`Claims`], up to the destination port of an IPv4 packet
-/// without options.
-const CLAIM_BYTES: usize = 38;
-
 /// Options of neighbour discovery.
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
@@ -68,32 +64,40 @@ fn is_opaque(ethertype: u16) -> bool {
 }
 
 /// The identities that a frame claims, if fields at fixed offsets tell them all: the frame is IPv4
-/// without options and not for a DHCP client, or the bridge inspects nothing behind its EtherType.
-/// These claims alone decide whether the frame is [harmless](Guard::harmless_claims).
+/// without options or IPv6 followed by TCP or UDP, and not for a DHCP client, or the bridge inspects
+/// nothing behind its EtherType. These claims alone decide whether the frame is
+/// [harmless](Guard::harmless_claims).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     /// Ethernet source and EtherType, as loaded from memory.
     source: u64,
-    /// Source of IPv4; `None`: the frame has another EtherType.
-    address: Option<u32>,
+    address: ClaimedAddress,
+}
+
+/// The IP source that a frame claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClaimedAddress {
+    None,
+    V4(u32),
+    V6(u128),
 }
 
 impl Claims {
     /// Claims that no frame has: the EtherType is a length.
     pub(super) const NONE: Self = Self {
         source: 0,
-        address: None,
+        address: ClaimedAddress::None,
     };
 
     /// Returns the claims of a frame if fields at fixed offsets tell them all. Requires 64 bytes of
     /// the frame.
     #[inline]
     fn of(header: &[u8]) -> Option<Self> {
-        let head = header.first_chunk::<CLAIM_BYTES>()?;
-        let source = Self::source_of(head);
+        let source = Self::source_of(header)?;
         let address = match u16::from_be((source >> 48) as u16) {
-            ethertype::IPV4 => Some(Self::plain_address(head)?),
-            other if is_opaque(other) => None,
+            ethertype::IPV4 => ClaimedAddress::V4(plain_v4(header)?),
+            ethertype::IPV6 => ClaimedAddress::V6(plain_v6(header)?),
+            other if is_opaque(other) => ClaimedAddress::None,
             _ => return None,
         };
         Some(Self { source, address })
@@ -102,27 +106,44 @@ impl Claims {
     /// Returns whether a frame has these claims.
     #[inline]
     pub(super) fn are_those_of(self, header: &[u8]) -> bool {
-        let Some(head) = header.first_chunk::<CLAIM_BYTES>() else {
-            return false;
-        };
-        let has_address = |own| Self::plain_address(head) == Some(own);
-        Self::source_of(head) == self.source && self.address.is_none_or(has_address)
+        Self::source_of(header) == Some(self.source)
+            && match self.address {
+                ClaimedAddress::None => true,
+                ClaimedAddress::V4(own) => plain_v4(header) == Some(own),
+                ClaimedAddress::V6(own) => plain_v6(header) == Some(own),
+            }
     }
 
     #[inline]
-    fn source_of(head: &[u8; CLAIM_BYTES]) -> u64 {
-        let [_, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = *head;
-        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    fn source_of(header: &[u8]) -> Option<u64> {
+        let [_, _, _, _, _, _, a, b, c, d, e, f, g, h] = *header.first_chunk()?;
+        Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
     }
+}
 
-    /// Returns the source of an IPv4 packet without options that is not for a DHCP client.
-    #[inline]
-    fn plain_address(head: &[u8; CLAIM_BYTES]) -> Option<u32> {
-        let to_client =
-            head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
-        let address = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
-        (head[14] == 0x45 && !to_client).then_some(address)
-    }
+/// Returns the source of an IPv4 packet without options that is not for a DHCP client.
+#[inline]
+fn plain_v4(header: &[u8]) -> Option<u32> {
+    // Includes the destination port.
+    let head = header.first_chunk::<38>()?;
+    let to_client = head[23] == protocol::UDP && [head[36], head[37]] == DHCP_CLIENT.to_be_bytes();
+    let address = u32::from_be_bytes([head[26], head[27], head[28], head[29]]);
+    (head[14] == 0x45 && !to_client).then_some(address)
+}
+
+/// Returns the source of an IPv6 packet that is directly followed by TCP or UDP, and not for a
+/// DHCPv6 client.
+#[inline]
+fn plain_v6(header: &[u8]) -> Option<u128> {
+    // Includes the destination port.
+    let head = header.first_chunk::<58>()?;
+    let is_plain = match head[20] {
+        protocol::TCP => true,
+        protocol::UDP => [head[56], head[57]] != DHCPV6_CLIENT.to_be_bytes(),
+        _ => false,
+    };
+    let address = u128::from_be_bytes(*head.get(22..)?.first_chunk()?);
+    is_plain.then_some(address)
 }
 
 /// Identity enforcement for one guest port.
@@ -165,35 +186,12 @@ impl Guard {
     /// are at fixed offsets and claim only permitted identities; `None`: it needs one. Frames with
     /// the same claims need none either. Requires 64 bytes of the frame.
     #[inline]
-    pub(super) fn harmless_claims(&self, ethertype: u16, header: &[u8]) -> Option<Claims> {
-        match ethertype {
-            ethertype::IPV4 => Claims::of(header).filter(|claims| self.permits(claims)),
-            ethertype::IPV6 => self.is_harmless_v6(header).then_some(Claims::NONE),
-            other => is_opaque(other).then(|| Claims::of(header).unwrap_or(Claims::NONE)),
-        }
-    }
-
-    #[inline]
-    fn permits(&self, claims: &Claims) -> bool {
-        let has = |sources: &Sources| claims.address.is_some_and(|v4| sources.has_v4(v4));
-        self.sources.as_ref().is_none_or(has)
-    }
-
-    #[inline]
-    fn is_harmless_v6(&self, header: &[u8]) -> bool {
-        // Includes the destination port of a packet without extension headers.
-        let Some(head) = header.first_chunk::<58>() else {
-            return false;
-        };
-        let source = head.get(22..38).and_then(|bytes| bytes.try_into().ok());
-        let source = source.map_or(0, u128::from_be_bytes);
-        let is_plain = match head[20] {
-            protocol::TCP => true,
-            protocol::UDP => [head[56], head[57]] != DHCPV6_CLIENT.to_be_bytes(),
-            _ => false,
-        };
-        let may_send = |sources: &Sources| sources.has_v6(source);
-        is_plain && self.sources.as_ref().is_none_or(may_send)
+    pub(super) fn harmless_claims(&self, header: &[u8]) -> Option<Claims> {
+        Claims::of(header).filter(|claims| match (&self.sources, claims.address) {
+            (None, _) | (_, ClaimedAddress::None) => true,
+            (Some(sources), ClaimedAddress::V4(address)) => sources.has_v4(address),
+            (Some(sources), ClaimedAddress::V6(address)) => sources.has_v6(address),
+        })
     }
 
     /// Inspects a frame that is not [harmless](Self::harmless_claims); its source must be one of

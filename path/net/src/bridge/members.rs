@@ -18,8 +18,6 @@ use nic::rate::TokenBucket;
 /// One port's state.
 #[derive(Debug)]
 pub(super) struct PortState {
-    /// The guest's MAC as loaded from a frame; 0 for a NIC port.
-    pub(super) bound: u64,
     /// Identity enforcement of a guest; `None` for a NIC port.
     pub(super) guard: Option<Guard>,
     pub(super) rate: Option<TokenBucket>,
@@ -83,15 +81,14 @@ impl Bridge {
     /// Returns [`AddError`] after changing nothing.
     pub fn add(&mut self, number: usize, port: &PortConfig) -> Result<(), AddError> {
         self.check(number, port)?;
-        let (bound, guard, is_router) = match &port.kind {
-            PortKind::Nic => (0, None, true),
+        let (guard, is_router) = match &port.kind {
+            PortKind::Nic => (None, true),
             PortKind::Guest { macs, permissions } => {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
                 let guard = Guard::new(number, macs, permissions, &port.addresses);
-                let bound = macs.first().map_or(0, |mac| word_of(*mac));
-                (bound, Some(guard), permissions.router)
+                (Some(guard), permissions.router)
             }
         };
         self.addresses.add(number, &port.addresses, &port.gateways);
@@ -101,7 +98,6 @@ impl Bridge {
             ..
         } = self.settings;
         let state = PortState {
-            bound,
             guard,
             rate: port
                 .rate

@@ -2,7 +2,7 @@
 
 use super::ethernet::{Ethernet, GROUP_BIT};
 use super::guard::{Claims, Guard};
-use super::members::{Bridge, PortState};
+use super::members::Bridge;
 use super::rules::{Direction, PortFirewall, RoutedFrame};
 use crate::flows::PlainPacket;
 use nic::SmallFrame;
@@ -15,16 +15,12 @@ impl Bridge {
         self.routed(in_port).is_some()
     }
 
-    /// Returns a port's state and guard if its frames may take the fast path.
+    /// Returns a port's guard if its frames may take the fast path.
     #[inline]
-    fn routed(&self, in_port: usize) -> Option<(&PortState, &Guard)> {
+    fn routed(&self, in_port: usize) -> Option<&Guard> {
         let state = self.ports.get(in_port)?.as_ref()?;
         let is_open = state.rate.is_none() && self.ignores_established(in_port, Direction::In);
-        state
-            .guard
-            .as_ref()
-            .filter(|_| is_open)
-            .map(|guard| (state, guard))
+        state.guard.as_ref().filter(|_| is_open)
     }
 
     /// Puts the egress port of each of these frames, which arrived at one port, into `ports`.
@@ -64,7 +60,7 @@ impl Bridge {
         ports: &mut Vec<u16>,
         routed: &mut Vec<RoutedFrame>,
     ) -> Option<()> {
-        let (state, guard) = self.routed(in_port)?;
+        let guard = self.routed(in_port)?;
         let (in_flows, mut out_flows) = (self.flows(in_port), None);
         let mut has_flows = false;
         // Most frames of a batch have the same destination and the same claims.
@@ -74,10 +70,10 @@ impl Bridge {
             let ethernet = small_frame.head().first_chunk()?;
             let ethernet = Ethernet::of(ethernet);
             if !permitted.are_those_of(small_frame.head()) {
-                if ethernet.source != state.bound && !guard.has(ethernet.source) {
+                if !guard.has(ethernet.source) {
                     return None;
                 }
-                permitted = guard.harmless_claims(ethernet.ethertype, small_frame.head())?;
+                permitted = guard.harmless_claims(small_frame.head())?;
             }
             if ethernet.destination != last.0 {
                 let group = ethernet.destination & GROUP_BIT != 0;

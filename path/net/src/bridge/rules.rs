@@ -174,39 +174,25 @@ impl PortFirewall {
         now_ns: u64,
     ) -> Result<(), DropReason> {
         match (&self.flows, direction) {
-            (Some(_), Direction::In) => self.decide_ingress(filtered, now_ns),
-            (Some(_), Direction::Out) => self.decide_egress(filtered, now_ns),
+            (Some(_), Direction::In) => self.decide_by_flow::<true>(filtered, now_ns),
+            (Some(_), Direction::Out) => self.decide_by_flow::<false>(filtered, now_ns),
             (None, _) if self.rules.is_empty() => Ok(()),
             (None, _) => self.decide_by_header(direction, filtered, now_ns),
         }
     }
 
-    // Separate functions, so that the direction is a constant of each, and that `pass` is short.
+    // One function per direction, which is a constant of each. They are not inlined, so that `pass`
+    // is short.
     #[inline(never)]
-    fn decide_ingress(
+    fn decide_by_flow<const INGRESS: bool>(
         &mut self,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        self.decide_by_flow(Direction::In, filtered, now_ns)
-    }
-
-    #[inline(never)]
-    fn decide_egress(
-        &mut self,
-        filtered: &mut Filtered<'_>,
-        now_ns: u64,
-    ) -> Result<(), DropReason> {
-        self.decide_by_flow(Direction::Out, filtered, now_ns)
-    }
-
-    #[inline(always)]
-    fn decide_by_flow(
-        &mut self,
-        direction: Direction,
-        filtered: &mut Filtered<'_>,
-        now_ns: u64,
-    ) -> Result<(), DropReason> {
+        let direction = match INGRESS {
+            true => Direction::In,
+            false => Direction::Out,
+        };
         let decision = self.summary(direction).established;
         if let Some(flows) = &self.flows
             && decision != EstablishedDecision::Depends

@@ -185,16 +185,9 @@ impl FlowEntry {
         words[4].store(word, Ordering::Release);
     }
 
-    const fn protocol(&self) -> u8 {
-        (self.key.rest >> 8) as u8
-    }
-
-    const fn is_v6(&self) -> bool {
-        self.key.rest as u8 == 6
-    }
-
     const fn ports(&self) -> (u16, u16) {
-        ((self.key.rest >> 32) as u16, (self.key.rest >> 16) as u16)
+        let ports = self.key.ports();
+        ((ports >> 16) as u16, ports as u16)
     }
 
     /// Returns whether packets up to `now` can have produced this entry, and it has not expired.
@@ -208,12 +201,12 @@ impl FlowEntry {
             _ => false,
         };
         let (own, other) = self.ports();
-        let ports = match self.protocol() {
+        let ports = match self.key.protocol() {
             protocol::TCP | protocol::UDP | 33 | 132 | 136 => true,
             protocol::ICMP | protocol::ICMPV6 => matches!(other, 1 | 2),
             _ => (own, other) == (0, 0),
         };
-        let by_phase = self.phase.is_tcp() == (self.protocol() == protocol::TCP);
+        let by_phase = self.phase.is_tcp() == (self.key.protocol() == protocol::TCP);
         let order = self.first <= self.last && self.last <= now;
         let age = now.saturating_sub(self.last);
         version
@@ -227,17 +220,17 @@ impl FlowEntry {
     /// Returns the flow's status at tick `now`, for reports.
     pub(super) fn flow(&self, now: u32) -> FlowStatus {
         let (own, other) = self.ports();
-        let is_echo = matches!(self.protocol(), protocol::ICMP | protocol::ICMPV6);
-        let ports = match self.protocol() {
+        let is_echo = matches!(self.key.protocol(), protocol::ICMP | protocol::ICMPV6);
+        let ports = match self.key.protocol() {
             protocol::TCP | protocol::UDP | 33 | 132 | 136 => Some((own, other)),
             _ => None,
         };
         let idle = now.saturating_sub(self.last);
         let rest = self.phase.timeout(self.last.saturating_sub(self.first));
         FlowStatus {
-            protocol: self.protocol(),
-            inside: address_of(self.key.inside, self.is_v6()),
-            outside: address_of(self.key.outside, self.is_v6()),
+            protocol: self.key.protocol(),
+            inside: address_of(self.key.inside, self.key.is_v6()),
+            outside: address_of(self.key.outside, self.key.is_v6()),
             ports,
             echo: is_echo.then_some(own),
             initiator: match self.marks & phase::marks::INITIATOR_OUT {

@@ -41,14 +41,49 @@ impl FlowKey {
         protocol: u8,
         v6: bool,
     ) -> Self {
+        let ports = (sides.0 as u32) << 16 | sides.1 as u32;
+        Self::with_ports(inside, outside, ports, protocol, v6)
+    }
+
+    /// Creates a key; `ports` are the ports inside and outside as one word.
+    #[inline]
+    pub(super) const fn with_ports(
+        inside: u128,
+        outside: u128,
+        ports: u32,
+        protocol: u8,
+        v6: bool,
+    ) -> Self {
         let version = if v6 { 6 } else { 4 };
         Self {
             inside,
             outside,
-            rest: (sides.0 as u64) << 32
-                | (sides.1 as u64) << 16
-                | (protocol as u64) << 8
-                | version,
+            rest: (ports as u64) << 16 | (protocol as u64) << 8 | version,
+        }
+    }
+
+    /// Returns the ports inside and outside as one word.
+    #[inline]
+    pub(super) const fn ports(&self) -> u32 {
+        (self.rest >> 16) as u32
+    }
+
+    pub(super) const fn protocol(&self) -> u8 {
+        (self.rest >> 8) as u8
+    }
+
+    pub(super) const fn is_v6(&self) -> bool {
+        self.rest as u8 == 6
+    }
+
+    /// Returns the key with inside and outside exchanged.
+    #[inline]
+    pub(super) const fn reversed(&self) -> Self {
+        let ports = self.ports().rotate_left(16);
+        Self {
+            inside: self.outside,
+            outside: self.inside,
+            rest: self.rest & 0xffff | (ports as u64) << 16,
         }
     }
 }

@@ -8,11 +8,8 @@ use nic::small_frame::HEAD_BYTES;
 /// An unfragmented TCP segment or UDP datagram without VLAN tag, IP options and extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainPacket {
-    /// IPv4 addresses are mapped, as in [`Tuple`].
-    source: u128,
-    destination: u128,
-    /// Ports, protocol and version as in the key of the flow, if the source is inside.
-    rest: u64,
+    /// The flow if the source is inside.
+    key: FlowKey,
     pub(super) kind: PacketKind,
 }
 
@@ -38,50 +35,25 @@ impl PlainPacket {
         ethertype == ethertype::IPV6 && head[20] == protocol::TCP
     }
 
-    #[inline]
-    fn new(ends: [u128; 2], ports: u32, (protocol, version): (u8, u8), kind: PacketKind) -> Self {
-        let [source, destination] = ends;
-        Self {
-            source,
-            destination,
-            rest: u64::from(ports) << 16 | u64::from(protocol) << 8 | u64::from(version),
-            kind,
-        }
-    }
-
     /// Returns the flow of the packet if it passes a port in this direction.
     #[inline]
     pub(super) fn key(&self, direction: Direction) -> FlowKey {
-        let Self {
-            source,
-            destination,
-            rest,
-            ..
-        } = *self;
         match direction {
-            Direction::In => FlowKey {
-                inside: source,
-                outside: destination,
-                rest,
-            },
-            Direction::Out => FlowKey {
-                inside: destination,
-                outside: source,
-                rest: rest & 0xffff | u64::from(self.ports().rotate_left(16)) << 16,
-            },
+            Direction::In => self.key,
+            Direction::Out => self.key.reversed(),
         }
-    }
-
-    /// Returns source and destination port as one word.
-    #[inline]
-    const fn ports(&self) -> u32 {
-        (self.rest >> 16) as u32
     }
 
     /// Returns addresses, ports and protocol.
     pub(super) const fn tuple(&self) -> Tuple {
-        let (protocol, v6) = ((self.rest >> 8) as u8, self.rest as u8 == 6);
-        Tuple::with_ports(self.source, self.destination, self.ports(), protocol, v6)
+        let key = &self.key;
+        Tuple::with_ports(
+            key.inside,
+            key.outside,
+            key.ports(),
+            key.protocol(),
+            key.is_v6(),
+        )
     }
 }
 
@@ -97,8 +69,8 @@ fn v4(header: &[u8], head: &[u8; 48]) -> Option<PlainPacket> {
         protocol::UDP if is_plain && len >= 28 => datagram(ports, false),
         _ => return None,
     };
-    let ends = [mapped(word(26)), mapped(word(30))];
-    Some(PlainPacket::new(ends, ports, (head[23], 4), kind))
+    let key = FlowKey::with_ports(mapped(word(26)), mapped(word(30)), ports, head[23], false);
+    Some(PlainPacket { key, kind })
 }
 
 #[inline(always)]
@@ -119,8 +91,8 @@ fn v6(header: &[u8]) -> Option<PlainPacket> {
         protocol::UDP if len >= 8 => datagram(ports, true),
         _ => return None,
     };
-    let packet = PlainPacket::new([address(22)?, address(38)?], ports, (head[20], 6), kind);
-    (head[14] >> 4 == 6).then_some(packet)
+    let key = FlowKey::with_ports(address(22)?, address(38)?, ports, head[20], true);
+    (head[14] >> 4 == 6).then_some(PlainPacket { key, kind })
 }
 
 #[cfg(test)]
