@@ -226,9 +226,10 @@ impl GrantMechanism for MappedGrants {
         accesses: &mut [GrantAccess],
         small: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
         self.begin(accesses, false);
-        fetch_and_copy_small_frames(&self.guest.ledger, accesses, small, pick);
+        fetch_and_copy_small_frames(&self.guest.ledger, accesses, small, pick, prefetch);
         self.end_batch();
     }
 

@@ -483,7 +483,7 @@ fn small_frames_are_written_only_to_granted_pages() {
         (SLOTS, 90),
     ]
     .map(access);
-    grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
+    grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0], true);
     let done = accesses.map(|access| access.result.is_ok());
     assert_eq!(done, [true, false, false, false, false]);
     let mut bytes = [0xee; 16];
@@ -493,7 +493,7 @@ fn small_frames_are_written_only_to_granted_pages() {
     assert_eq!(bytes, expected);
     // No part of a frame that does not fit is written.
     let mut short = [access((1, 89))];
-    grants.write_small_frames(&mut short, &small, &[0]);
+    grants.write_small_frames(&mut short, &small, &[0], false);
     assert_eq!(short[0].result, Err(GrantStatus::BadPage));
 }
 

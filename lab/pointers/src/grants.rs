@@ -94,9 +94,10 @@ impl GrantMechanism for Pointers {
         accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
         self.open(accesses);
-        fetch_and_copy_small_frames(&self.ledger, accesses, small_frames, pick);
+        fetch_and_copy_small_frames(&self.ledger, accesses, small_frames, pick, prefetch);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

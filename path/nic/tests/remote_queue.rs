@@ -147,7 +147,7 @@ impl Rig {
         let frames = frames.iter().map(|frame| {
             let mut bytes = vec![0; frame.len()];
             let copy = Area::anonymous(PAGE).unwrap().span().take(frame.len());
-            frame.copy_to(copy).unwrap();
+            frame.copy_to(copy, false).unwrap();
             copy.read(&mut bytes).unwrap();
             bytes
         });

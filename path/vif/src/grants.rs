@@ -106,14 +106,16 @@ pub trait GrantMechanism: Debug {
     }
 
     /// Copies the frames whose indexes are in `pick`, in order, each to the range of one access.
-    /// Records an error in an access whose range is too small.
+    /// Records an error in an access whose range is too small. With `prefetch`, fetches the whole
+    /// destination of each copy first, because the caches of another CPU probably hold it.
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
-        let _ = (small_frames, pick);
+        let _ = (small_frames, pick, prefetch);
         refuse(accesses);
     }
 
@@ -167,8 +169,9 @@ impl<G: GrantMechanism + ?Sized> GrantMechanism for Box<G> {
         accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
-        (**self).write_small_frames(accesses, small_frames, pick);
+        (**self).write_small_frames(accesses, small_frames, pick, prefetch);
     }
 
     fn post_begin(&mut self, accesses: &mut [GrantAccess]) {

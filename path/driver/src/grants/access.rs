@@ -68,28 +68,36 @@ pub fn copy_to(dst: Span, source: CopySource, frames: &[Frame]) -> GrantStatus {
 }
 
 /// Copies each small frame to the range of its access, if the access is usable. Prefetches the
-/// ranges first, because the caller has not.
+/// start of each range first, because the caller has not, and with `prefetch` the whole range.
 pub fn fetch_and_copy_small_frames(
     ledger: &Ledger,
     accesses: &mut [GrantAccess],
     small: &[SmallFrame],
     pick: &[u32],
+    prefetch: bool,
 ) {
     ledger.charge_to(Hop::Copy, || {
         let places = accesses.iter().filter_map(|access| access.result.ok());
         places.for_each(prefetch_destination);
-        copy_small_frames(accesses, small, pick);
+        copy_small_frames(accesses, small, pick, prefetch);
     });
 }
 
 /// Copies each small frame to the range of its access, if the access is usable.
 #[inline]
-pub(super) fn copy_small_frames(accesses: &mut [GrantAccess], small: &[SmallFrame], pick: &[u32]) {
+pub(super) fn copy_small_frames(
+    accesses: &mut [GrantAccess],
+    small: &[SmallFrame],
+    pick: &[u32],
+    prefetch: bool,
+) {
     for (access, index) in accesses.iter_mut().zip(pick) {
         let Ok(to) = access.result else {
             continue;
         };
-        let copied = small.get(*index as usize).map(|frame| frame.copy_to(to));
+        let copied = small
+            .get(*index as usize)
+            .map(|frame| frame.copy_to(to, prefetch));
         if copied != Some(Ok(())) {
             access.result = Err(GrantStatus::BadPage);
         }

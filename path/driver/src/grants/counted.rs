@@ -379,13 +379,14 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
         accesses: &mut [GrantAccess],
         small: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
         table.begin(accesses, true, writing, prefetch_destination);
         ledger.enter(Hop::Copy);
-        copy_small_frames(accesses, small, pick);
+        copy_small_frames(accesses, small, pick, prefetch);
         ledger.enter(Hop::Grant);
         writing.release();
         ledger.enter(before);

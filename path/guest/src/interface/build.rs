@@ -70,14 +70,15 @@ pub fn interfaces(
                 1 => number.to_string(),
                 _ => format!("{number}.{queue}"),
             };
+            let cpu_payload = touches_payload(&vif.endpoint);
             let shape = InterfaceSpec {
                 first_frame,
                 flip_slot: Slot(flip_slot),
                 layout,
-                features: features(vif),
+                features: features(vif, cpu_payload),
                 prefetch: vif.prefetch,
                 release_threshold: vif.release_threshold,
-                swap: vif.rx_pool.is_none() && touches_payload(&vif.endpoint),
+                swap: vif.rx_pool.is_none() && cpu_payload,
                 mac: vif.mac,
                 file,
             };
@@ -161,14 +162,17 @@ fn sizes(config: &GuestVif) -> Sizes {
 }
 
 /// Returns the netfront's maximum features from its configuration.
-fn features(config: &GuestVif) -> Features {
-    let features = match config.offloads {
+fn features(config: &GuestVif, cpu_payload: bool) -> Features {
+    let offloads = match config.offloads {
         Offloads::None => Features::PLAIN,
         Offloads::Checksum => Features::CHECKSUM,
         Offloads::Tso => Features::ALL,
     };
-    match config.ring_format {
-        RingFormat::Xen => features,
-        RingFormat::Native => features.with(Features::NATIVE_RINGS),
-    }
+    let native = config.ring_format == RingFormat::Native;
+    let optional = [
+        (native, Features::NATIVE_RINGS),
+        (cpu_payload, Features::CPU_PAYLOAD),
+    ];
+    let chosen = optional.into_iter().filter(|(is_chosen, _)| *is_chosen);
+    chosen.fold(offloads, |all, (_, feature)| all.with(feature))
 }

@@ -144,8 +144,12 @@ impl<G: GrantMechanism> Netback<G> {
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
         self.plan_small_frames(small_frames, pick);
-        self.grants
-            .write_small_frames(&mut self.copies.destinations, small_frames, pick);
+        self.grants.write_small_frames(
+            &mut self.copies.destinations,
+            small_frames,
+            pick,
+            self.negotiated.cpu_payload,
+        );
         for (access, response) in self.copies.destinations.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
                 report.deliver(access.len.into());

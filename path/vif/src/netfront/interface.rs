@@ -1,7 +1,7 @@
 //! The netfront's state, and how it drives its two rings and its event channel.
 
 use super::offers::Offers;
-use super::pool::{RxBuffers, TxPool};
+use super::pool::{RxBuffers, TxOrder, TxPool};
 use super::rx_pages::RxPages;
 use super::setup::{PageLayout, Setup, SetupError};
 use super::table::{GrantError, Granter};
@@ -10,7 +10,7 @@ use crate::counters::InterfaceCounters;
 use crate::events::{EventPage, Events};
 use crate::fatal::Fatal;
 use crate::netif::rings::{RxFront, TxFront, rings};
-use crate::netif::{BackRecord, FrontRecord, Negotiated, PeerCaps};
+use crate::netif::{BackRecord, Features, FrontRecord, Negotiated, PeerCaps};
 use crate::ring::BadPages;
 use abi::GrantRef;
 use shmem::sync::fence;
@@ -75,6 +75,11 @@ impl Netfront {
     ) -> Result<(Self, FrontRecord), SetupError> {
         let laid = PageLayout::grant_pages(setup, table, back, grants)?;
         let swaps = setup.swaps(back);
+        let order = match (swaps, setup.features.has(Features::CPU_PAYLOAD)) {
+            (true, _) => TxOrder::Swapped,
+            (false, true) => TxOrder::OldestFirst,
+            (false, false) => TxOrder::NewestFirst,
+        };
         let record = laid.record(setup, table.table(), back)?;
         let negotiated = Negotiated::of(back, &record)?;
         let event = laid.event()?.0;
@@ -92,7 +97,7 @@ impl Netfront {
             counters: InterfaceCounters::default(),
             fatal: None,
             grants: laid.fixed_grants(swaps),
-            tx_pool: laid.tx_pool(swaps)?,
+            tx_pool: laid.tx_pool(order)?,
             tx_extras: 0,
             tracked: None,
             rx_pool: laid.rx_pool(&negotiated)?,

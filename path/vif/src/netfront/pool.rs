@@ -132,25 +132,52 @@ impl FreeList for NewestFirst {
     }
 }
 
-/// The buffer that has been free for longest is taken first, unless buffers were swapped. A buffer
-/// that the driver domain has just read is slow to write, because its lines are in the caches of
-/// another core.
-type OldestFirst = VecDeque<u16>;
+/// Order in which the pool takes free transmit buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TxOrder {
+    /// For endpoints that do not access payload: the fewest buffers are in use, and stay in the
+    /// driver domain's caches.
+    NewestFirst,
+    /// For endpoints that write payload: a buffer that the driver domain has just read is slow to
+    /// write, because its lines are in the caches of another core.
+    OldestFirst,
+    /// Like [`TxOrder::OldestFirst`], after small buffers with the memory of receive buffers.
+    Swapped,
+}
 
-impl FreeList for OldestFirst {
+/// Free transmit buffers. The pool takes the first of the queue.
+#[derive(Debug)]
+pub(super) struct TxFree {
+    queue: VecDeque<u16>,
+    newest_first: bool,
+}
+
+impl FromIterator<u16> for TxFree {
+    fn from_iter<I: IntoIterator<Item = u16>>(indices: I) -> Self {
+        Self {
+            queue: indices.into_iter().collect(),
+            newest_first: false,
+        }
+    }
+}
+
+impl FreeList for TxFree {
     #[inline]
     fn push(&mut self, index: u16) {
-        self.push_back(index);
+        match self.newest_first {
+            true => self.queue.push_front(index),
+            false => self.queue.push_back(index),
+        }
     }
 
     #[inline]
     fn pop(&mut self) -> Option<u16> {
-        self.pop_front()
+        self.queue.pop_front()
     }
 
     #[inline]
     fn count(&self) -> usize {
-        self.len()
+        self.queue.len()
     }
 }
 
@@ -167,8 +194,8 @@ pub(super) struct FreeBuffers<List> {
 /// Receive buffers.
 pub(super) type RxBuffers = FreeBuffers<NewestFirst>;
 
-/// Transmit buffers. Before the longest free ones are those with swapped memory.
-type TxBuffers = FreeBuffers<OldestFirst>;
+/// Transmit buffers.
+type TxBuffers = FreeBuffers<TxFree>;
 
 impl RxBuffers {
     /// Returns the free buffers, longest free first.
@@ -202,9 +229,11 @@ impl RxBuffers {
 
 impl TxBuffers {
     /// Creates buffers that are all free.
-    fn all_free(slots: Vec<PoolBuffer>) -> Self {
+    fn all_free(slots: Vec<PoolBuffer>, order: TxOrder) -> Self {
         let granted = slots.len();
-        Self::new(slots, granted)
+        let mut all = Self::new(slots, granted);
+        all.free.newest_first = order == TxOrder::NewestFirst;
+        all
     }
 }
 
@@ -304,14 +333,14 @@ pub struct TxPool {
 
 impl TxPool {
     /// Creates a pool of `halves` of pages and whole pages.
-    pub(super) fn new(mut halves: Vec<PoolBuffer>, large: Vec<PoolBuffer>, swaps: bool) -> Self {
+    pub(super) fn new(mut halves: Vec<PoolBuffer>, large: Vec<PoolBuffer>, order: TxOrder) -> Self {
         let small = halves.iter().map(PoolBuffer::coloured).collect();
-        if !swaps {
+        if order != TxOrder::Swapped {
             halves.clear();
         }
         Self {
-            small: TxBuffers::all_free(small),
-            large: TxBuffers::all_free(large),
+            small: TxBuffers::all_free(small, order),
+            large: TxBuffers::all_free(large, order),
             halves,
         }
     }
@@ -332,7 +361,7 @@ impl TxPool {
         let (true, Some(received), Some(&free)) = (
             is_out,
             receive.slots.get_mut(buffer),
-            self.small.free.back(),
+            self.small.free.queue.back(),
         ) else {
             return false;
         };
@@ -345,8 +374,8 @@ impl TxPool {
         };
         std::mem::swap(received, half);
         *small = half.coloured();
-        self.small.free.pop_back();
-        self.small.free.push_front(free);
+        self.small.free.queue.pop_back();
+        self.small.free.queue.push_front(free);
         true
     }
 
@@ -488,19 +517,22 @@ mod tests {
     }
 
     #[test]
-    fn only_transmit_buffers_rest_before_reuse() {
+    fn transmit_buffers_rest_if_endpoints_write_them() {
         fn reused<List: FreeList>(mut pool: FreeBuffers<List>) -> Vec<u16> {
             take_all(&mut pool);
             assert!([2, 0, 3, 1].iter().all(|&index| pool.put(index)));
             take_all(&mut pool)
         }
-        assert_eq!(reused(TxBuffers::all_free(buffers(4))), [2, 0, 3, 1]);
+        let transmit = |order| reused(TxBuffers::all_free(buffers(4), order));
+        assert_eq!(transmit(TxOrder::OldestFirst), [2, 0, 3, 1]);
+        assert_eq!(transmit(TxOrder::Swapped), [2, 0, 3, 1]);
+        assert_eq!(transmit(TxOrder::NewestFirst), [1, 3, 0, 2]);
         assert_eq!(reused(RxBuffers::new(buffers(4), 4)), [1, 3, 0, 2]);
     }
 
     #[test]
     fn swaps_end_with_the_last_free_buffer() {
-        let mut tx = TxPool::new(buffers(3), Vec::new(), true);
+        let mut tx = TxPool::new(buffers(3), Vec::new(), TxOrder::Swapped);
         let mut rx = RxBuffers::new((10..15).map(buffer).collect(), 5);
         let out = take_all(&mut rx);
         tx.swap_all(&mut rx, out.iter().map(|&index| index.into()));
@@ -516,7 +548,7 @@ mod tests {
 
     #[test]
     fn batches_have_the_order_of_single_buffers() {
-        let mut pool = TxPool::new(buffers(4), Vec::new(), false);
+        let mut pool = TxPool::new(buffers(4), Vec::new(), TxOrder::OldestFirst);
         let mut batch = Vec::new();
         pool.take_many(3, &mut batch);
         assert_eq!(pool.available(), 1);

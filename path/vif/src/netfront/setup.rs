@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::offers::ExchangedPages;
-use super::pool::{PoolBuffer, RxBuffers, TxPool, halves};
+use super::pool::{PoolBuffer, RxBuffers, TxOrder, TxPool, halves};
 use super::rx_pages::RxPages;
 use super::table::{GrantError, GrantedPage, Granter};
 use super::tracked::ExternalPages;
@@ -213,12 +213,12 @@ impl PageLayout {
     }
 
     /// Creates the transmit pool.
-    pub(super) fn tx_pool(&self, swaps: bool) -> Result<TxPool, SetupError> {
+    pub(super) fn tx_pool(&self, order: TxOrder) -> Result<TxPool, SetupError> {
         let small = self.part(self.layout.tx_small())?.iter();
         let small = small.flat_map(|&(page, gref)| halves(page, gref));
         let large = self.part(self.layout.tx_large())?.iter();
         let large = large.map(|&(page, gref)| PoolBuffer::new(page, gref, 0, PAGE));
-        Ok(TxPool::new(small.collect(), large.collect(), swaps))
+        Ok(TxPool::new(small.collect(), large.collect(), order))
     }
 
     /// Creates the receive pool.

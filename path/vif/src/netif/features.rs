@@ -35,6 +35,8 @@ impl Features {
 
     /// Receive responses name their buffers and may be in any order (NETIF-27).
     pub const RX_ANY_ORDER: Self = Self(1 << 12);
+    /// The frontend's CPU writes and reads payload (NETIF-30), so that its caches hold the buffers.
+    pub const CPU_PAYLOAD: Self = Self(1 << 13);
 
     /// The features that every end of this implementation has. The grant mechanism, the place of
     /// the segment size and the ring format are chosen separately.

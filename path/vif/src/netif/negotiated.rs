@@ -23,6 +23,8 @@ pub struct Negotiated {
     pub rx_meta: bool,
     /// Whether receive responses may be in any order, each with its request's id.
     pub any_order: bool,
+    /// Whether the frontend's CPU writes and reads payload.
+    pub cpu_payload: bool,
     /// Abilities for frames from the backend to the guest.
     pub to_guest: PeerCaps,
     /// Abilities for frames from the guest to the backend.
@@ -67,6 +69,7 @@ impl Negotiated {
             // With `any-order`, the first response names its buffer in the field of the size.
             rx_meta: both(Features::RX_META) && !any_order,
             any_order,
+            cpu_payload: front.features.has(Features::CPU_PAYLOAD),
             to_guest: PeerCaps::of(front.features, max_slots),
             from_guest: PeerCaps::of(back.features, max_slots),
             mac: front.mac,

@@ -280,6 +280,21 @@ fn netif_25_rings_are_native_if_both_ends_request() {
 }
 
 #[test]
+fn netif_30_cpu_payload_needs_no_offer() {
+    for (features, stated) in [
+        (Features::ALL, false),
+        (Features::ALL.with(Features::CPU_PAYLOAD), true),
+    ] {
+        let front = FrontRecord {
+            features,
+            ..front()
+        };
+        let negotiated = Negotiated::of(&back(), &front).unwrap();
+        assert_eq!(negotiated.cpu_payload, stated);
+    }
+}
+
+#[test]
 fn netif_25_control_blocks_follow_event_words() {
     let memory = TestMemory::new(1);
     let page = memory.area().page(0).unwrap();

@@ -118,6 +118,7 @@ impl GrantMechanism for FakeGrants {
         accesses: &mut [GrantAccess],
         small_frames: &[SmallFrame],
         pick: &[u32],
+        prefetch: bool,
     ) {
         assert_eq!(accesses.len(), pick.len(), "a place for each");
         for (access, index) in accesses.iter_mut().zip(pick) {
@@ -127,7 +128,7 @@ impl GrantMechanism for FakeGrants {
             }
             let to = self.open(access.gref, access.offset, access.len, true);
             access.result = to.and_then(|to| {
-                let copied = small_frames[*index as usize].copy_to(to);
+                let copied = small_frames[*index as usize].copy_to(to, prefetch);
                 copied.map(|()| to).map_err(|_| GrantStatus::BadPage)
             });
             self.writes += 1;

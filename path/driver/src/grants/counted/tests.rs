@@ -265,7 +265,7 @@ fn small_frames_are_written_only_to_granted_pages() {
         ..access(gref)
     };
     let mut accesses = [(1, 14), (3, 90), (7, 90), (1, 0), (ENTRIES, 90)].map(at);
-    new.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
+    new.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0], true);
     let done = accesses.map(|access| access.result.is_ok());
     assert_eq!(done, [true, false, false, false, false]);
     let mut bytes = [0xee; 16];
@@ -275,7 +275,7 @@ fn small_frames_are_written_only_to_granted_pages() {
     assert_eq!(bytes, expected);
     // No part of a frame that does not fit is written.
     let mut short = [at((1, 89))];
-    new.write_small_frames(&mut short, &small, &[0]);
+    new.write_small_frames(&mut short, &small, &[0], false);
     assert_eq!(short[0].result, Err(GrantStatus::BadPage));
     assert_eq!(granter.uses([1]), [0]);
 }
