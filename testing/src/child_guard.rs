@@ -26,8 +26,8 @@ static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 pub struct ChildGuard(u32);
 
 impl ChildGuard {
-    /// Ties a child to this process. Any thread may have started it, and none may have waited for
-    /// it.
+    /// Ties a child to this process. Any thread may have started the child, but no thread must have
+    /// waited for it yet.
     ///
     /// # Panics
     ///

@@ -7,7 +7,8 @@ pub const FORGER: &str = include_str!("forge.py");
 /// The number of times that the program sends each frame.
 const TIMES: u64 = 20;
 
-/// Returns the reasons for which the driver domain drops these frames, and their numbers.
+/// Returns the reasons for which the driver domain drops these frames, and the number of frames for
+/// each reason.
 pub fn forged_frame_drops() -> impl Iterator<Item = (&'static str, u64)> {
     [
         ("forged_source", 1),

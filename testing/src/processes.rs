@@ -70,7 +70,8 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // A new process may not have its name yet, but has it once it answers.
+        // A new process may still have the name of its parent. Once it answers, it has its own
+        // name.
         let mut input = cat.stdin.take().unwrap();
         input.write_all(b"x").unwrap();
         let mut answer = [0];

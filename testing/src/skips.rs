@@ -53,8 +53,8 @@ fn name(at: &Location<'_>) -> String {
     }
 }
 
-/// Returns the path of the list, which is in the outermost folder above this program that cargo has
-/// marked.
+/// Returns the path of the list. It is in the outermost folder above this program that contains
+/// cargo's `CACHEDIR.TAG`.
 fn list() -> std::io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let marked = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();

@@ -6,8 +6,8 @@ use std::process::{Child, ExitStatus, Output};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Deadline for an event that must occur. It proves no property, but only ends a failing test. A
-/// test's machine may be many times slower than the developers'.
+/// Deadline for an event that must occur. Its only purpose is to end a failing test, so it is long:
+/// a machine that runs the tests may be many times slower than the developers' machines.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval between checks.
@@ -43,7 +43,8 @@ pub fn wait_until(wrong: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(wrong, || is_so().then_some(()));
 }
 
-/// Accepts the next connection. Waiting for it, or later for its bytes, fails after the deadline.
+/// Accepts the next connection. The wait for the connection, and each later read, fails after the
+/// deadline.
 ///
 /// # Panics
 ///
