@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// Parses each line as every JSON message: to and from the monitor, and to domains. An accepted
-/// message is unchanged after a round trip.
+/// Parses each line as every kind of JSON message: to and from the monitor, and to domains. An
+/// accepted message is unchanged after a round trip.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         round_trips::<ControlRequest>(line);

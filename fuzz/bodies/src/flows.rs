@@ -145,10 +145,10 @@ fn listed(table: &Flows, now_ns: u64) -> Vec<FlowStatus> {
     table.flows(now_ns).collect()
 }
 
-/// Passes packets, waits, and replaces processes on memory with changed words. Checks the table
-/// against the list of its flows: a packet is established exactly if its flow is in the list; a
-/// look-up changes nothing; a packet changes only its own flow, and displaces at most one other,
-/// which is neither a connection nor a stream.
+/// Passes packets, waits, and opens the table again as a new process does, after words of its
+/// memory have changed. Checks the table against the list of its flows: a packet is established
+/// exactly if its flow is in the list; a look-up changes nothing; a packet changes only its own
+/// flow, and displaces at most one other, which is neither a connection nor a stream.
 pub fn flows(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let memory = memory();

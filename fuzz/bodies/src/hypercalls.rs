@@ -1,4 +1,5 @@
-//! A hostile domain at its call page, with a granter, a bystander and the monitor's state.
+//! A hostile domain that makes calls through its call page. The other parties are a granter, a
+//! bystander and the monitor's state.
 
 use crate::input::Input;
 use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp};

@@ -139,7 +139,8 @@ fn is_a_picture(picture: &str) {
     }
 }
 
-/// Appends an end that matches the lines.
+/// Replaces the last line with an end record that has the correct number and checksum of the other
+/// lines.
 fn sign(text: &mut Vec<u8>) {
     let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     let kept = lines.len().saturating_sub(1);

@@ -1,4 +1,4 @@
-//! A hostile device domain at the driver's rings.
+//! A hostile device domain that writes the driver's rings.
 
 use super::common::{BUFFER, MTU, Silent, Supply, WIRE_MAX, check, offload, scribble};
 use crate::input::Input;
@@ -247,7 +247,7 @@ impl Rig {
         assert!(all as usize == known || report.refused as usize == pick.len());
     }
 
-    /// Starts or stops the guest's queue, or makes the device do so.
+    /// Starts or stops the guest's queue, or writes the device's answer to such a request.
     fn control(&mut self, input: &mut Input<'_>) {
         match input.below(4) {
             0 => self.queue.start(MAC, input.bool()),

@@ -1,4 +1,4 @@
-//! A hostile driver at the rings of a device in software.
+//! A hostile driver that writes the rings of a device in software.
 
 use super::common::{MTU, WIRE_MAX, scribble};
 use crate::input::Input;
@@ -14,7 +14,8 @@ use std::rc::Rc;
 const ENTRIES: u32 = 16;
 /// Number of queues: two receive queues and one transmit queue.
 const QUEUES: usize = 3;
-/// Pages that the device may access while they are mapped, and one on each side.
+/// Number of pages: those that the device may access while they are mapped, and a guard page on
+/// each side.
 const PAGES: usize = 4;
 /// Value of all bytes in the guard pages.
 const GUARD: u8 = 0x5a;
