@@ -54,15 +54,15 @@ pub(super) struct RoutedFrame {
     pub(super) len: usize,
 }
 
-/// Decision of a port's rules about the frames of admitted flows that pass in one direction.
+/// Decision of a port's rules about the frames of admitted flows in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum EstablishedDecision {
-    /// No rule applies to them.
+    /// No rule applies to the frames.
     #[default]
     NoRule,
-    /// This rule decides on all of them.
+    /// The rule with this index decides on all of the frames.
     Rule(usize),
-    /// The decision depends on their headers.
+    /// The decision depends on the frames' headers.
     Depends,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct PortFirewall {
     rules: Vec<CompiledRule>,
     /// Counts of each rule.
     counts: Vec<RuleCount>,
-    /// For [`Direction::In`] and [`Direction::Out`].
+    /// Properties of the rules for [`Direction::In`] and [`Direction::Out`], in this order.
     by_direction: [DirectionSummary; 2],
     /// The port's flow table, if its rules are stateful.
     pub(super) flows: Option<Box<Flows>>,

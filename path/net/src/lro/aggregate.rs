@@ -13,7 +13,7 @@ use nic::{Checksum, Frame, Gso, GsoKind};
 /// Capacity for pieces once a frame's inline storage is full: one allocation for most aggregates,
 /// of a size class that allocators cache.
 const PIECES: usize = 29;
-/// Increment of the identification before a second packet has shown it.
+/// Value of `id_step` until a second packet shows the increment of the identification.
 const UNDECIDED: u16 = 2;
 
 /// An aggregate, initially of one segment. Its header stays that of the first packet until

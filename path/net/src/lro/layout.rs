@@ -74,7 +74,7 @@ pub(super) struct TcpSegment {
 pub(super) enum PacketClass {
     /// Not TCP, or a packet that no receiver would accept.
     Other,
-    /// TCP or possibly TCP, with ports outside the snapshot.
+    /// TCP or possibly TCP: the snapshot does not contain the ports.
     Hidden,
     /// TCP.
     Tcp(TcpSegment),

@@ -206,7 +206,8 @@ impl Prediction {
         right.then_some(*piece)
     }
 
-    /// Takes the piece of [the predicted packet](Prediction::matches), and predicts its successor.
+    /// Appends the piece of [the predicted packet](Prediction::matches), and predicts the next
+    /// packet.
     #[inline(always)]
     pub(super) fn append(&mut self, piece: Piece) {
         self.pieces.push(Piece {

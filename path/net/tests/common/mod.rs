@@ -219,7 +219,8 @@ pub fn area_of(bytes: &[u8]) -> Span {
             end if end > STORAGE_SIZE => 0,
             _ => next.get(),
         };
-        // A cache line apart, so that no two frames are contiguous by chance.
+        // The next frame begins at least a cache line later, so that no two frames are contiguous
+        // by chance.
         next.set((at + bytes.len() + 64).next_multiple_of(64));
         let span = area.at(at, bytes.len()).unwrap();
         span.write(bytes).unwrap();

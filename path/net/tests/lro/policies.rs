@@ -328,7 +328,7 @@ fn adaptive_stops_fruitless_waits() {
             now += 1;
             stream.expire(now);
         }
-        // The round trip until the next window.
+        // The next window arrives after a round trip.
         now += 60;
     }
     assert!(
