@@ -128,9 +128,9 @@ pub trait GrantMechanism: Debug {
     /// Ends [`GrantMechanism::post_begin`]: no device writes to its pages any more.
     fn post_end(&mut self) {}
 
-    /// Makes pages writable for a device, each until its [`Self::hold_end`], or records an error
-    /// in their accesses. Appends the guest's frame number of each page to `frames`. A mechanism
-    /// that does not know these numbers does not support this.
+    /// Makes pages writable for a device, each until its [`Self::hold_end`], or records an error in
+    /// their accesses. Appends the guest's frame number of each page to `frames`. A mechanism that
+    /// does not know the frame numbers rejects all accesses.
     fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         frames.extend(accesses.iter().map(|_| 0));
         refuse(accesses);

@@ -17,7 +17,7 @@ pub(super) struct Chains {
     pub(super) list: Vec<PacketChain>,
     pub(super) accesses: Vec<GrantAccess>,
     pub(super) responses: Vec<[u32; TX_RESPONSE]>,
-    /// Whether the accesses are readable.
+    /// Whether the batch has begun to read through the accesses, and must still end this.
     pub(super) reading: bool,
     /// Published slots of an incomplete packet at the head of the ring.
     pub(super) partial: u32,

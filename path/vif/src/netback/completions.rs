@@ -210,8 +210,8 @@ pub(super) fn completions(
     if parts.len() == 0 {
         return Err(VifDrop::ZeroSize);
     }
-    // Without `rx-meta` a segment size needs an extra slot, which only a packet of several parts
-    // has behind its first one.
+    // Without `rx-meta` a segment size needs an extra slot behind the first slot, which only a
+    // packet of several parts has.
     let sized = negotiated.rx_meta || frame.offload.gso.is_some() == (parts.len() > 1);
     if parts.len() != frame.pieces.len() || !sized {
         return Err(VifDrop::BadOffload);

@@ -25,7 +25,8 @@ pub struct Netfront {
     pub(super) negotiated: Negotiated,
     pub(super) counters: InterfaceCounters,
     pub(super) fatal: Option<Fatal>,
-    /// Grants of all pages. If the pools do not swap memory, those of receive buffers are missing.
+    /// Grants of all pages. If the pools do not swap memory, the grants of receive buffers are not
+    /// in the list.
     grants: Vec<GrantRef>,
 
     pub(super) tx_pool: TxPool,

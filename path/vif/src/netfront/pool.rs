@@ -145,7 +145,7 @@ pub(super) enum TxOrder {
     Swapped,
 }
 
-/// Free transmit buffers. The pool takes the first of the queue.
+/// Free transmit buffers. The pool takes buffers from the front of the queue.
 #[derive(Debug)]
 pub(super) struct TxFree {
     queue: VecDeque<u16>,

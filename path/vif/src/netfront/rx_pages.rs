@@ -111,7 +111,7 @@ impl RxPages {
                 && usize::from(*count) == self.per_page
                 && let Some(slot) = pool.get(usize::from(buffer))
             {
-                // The page's other buffers must not name it again.
+                // The page's other free buffers must not append it again.
                 *count = 0;
                 out.push((page as u32, slot.gref));
             }

@@ -205,7 +205,8 @@ impl Netfront {
             };
             let Some(buffer) = buffer else {
                 copy.recycle(&mut self.tx_pool);
-                // If the peer has no buffer of that size, none will be returned.
+                // If the peer holds no transmit buffer, waiting does not help, because none will be
+                // returned.
                 return Err(if self.tx.unanswered() > 0 {
                     SendError::NoSpace
                 } else {

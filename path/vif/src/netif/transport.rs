@@ -82,8 +82,9 @@ pub fn has_standard_checksum(frame: &Frame) -> bool {
 }
 
 /// Checks whether an end with these abilities can finish a frame's offloads. A blank checksum must
-/// lie where that end expects it (for example, a kernel may leave the inner checksum of a tunnel
-/// blank), and a frame to be segmented must have a blank checksum.
+/// lie where that end expects it, and a frame to be segmented must have a blank checksum. A blank
+/// checksum in another place is, for example, the inner checksum of a tunnel, which a kernel may
+/// leave blank.
 ///
 /// # Errors
 /// Returns [`VifDrop::BadOffload`] or [`VifDrop::OffloadNotNegotiated`].

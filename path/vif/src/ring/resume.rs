@@ -172,7 +172,8 @@ impl Machine {
     }
 }
 
-/// Returns the response to a request. It depends on all words, so that a lost one is detected.
+/// Returns the response to a request. The response depends on all words of the request, so that a
+/// lost word is detected.
 fn answer(request: [u32; REQ]) -> u32 {
     request
         .into_iter()

@@ -31,7 +31,8 @@ fn bytes(small_frame: &SmallFrame) -> Vec<u8> {
     small_frame.to_frame().unwrap().to_vec().unwrap()
 }
 
-/// Returns the guest's view of the ring to it: every response and the bytes that it names.
+/// Returns the guest's view of the ring to the guest: every response and the bytes that the
+/// response names.
 fn received(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
     let decoded = |words| {
         let response = RxResponse::decode(words);
