@@ -40,7 +40,7 @@ pub struct NicPort {
     /// Large receive offload of received frames.
     pub lro: LroStage,
     /// Whether the driver polls the NIC only after all guests have connected once. Set for capture
-    /// files, which do not repeat their first frames.
+    /// files, because a guest that connects later would miss the first frames.
     pub waits_for_guests: bool,
     nic: Box<dyn Nic>,
     pool: Pool,

@@ -186,7 +186,7 @@ impl SocketQueue {
     }
 
     /// Lends the guest's posted buffers to the kernel. Opens the queue once the kernel has at least
-    /// one of them.
+    /// one buffer.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.state == QueueState::Ended
             || self.state == QueueState::Waiting && !self.may_open(netback)
