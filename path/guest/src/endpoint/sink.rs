@@ -46,7 +46,7 @@ fn read_all(span: Span) -> Result<u32, Fault> {
     if span.len() != HEAD_BYTES {
         return shmem::ones_sum(span, 0);
     }
-    // The fast case for the smallest frames, without a call.
+    // The smallest frames are summed here, which is faster than a call.
     let mut bytes = [0; HEAD_BYTES];
     span.read(&mut bytes)?;
     let words = bytes.as_chunks::<4>().0.iter();
@@ -111,7 +111,7 @@ impl Nic for Sink {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        // Without a reader the compiler would remove the sums.
+        // If the sum had no reader, the compiler would remove the computation.
         if self.touch {
             vec![("touched_sum", self.sum.into())]
         } else {

@@ -50,7 +50,7 @@ pub(super) struct InterfaceSpec {
 pub(super) struct InterfaceMemory {
     common: GuestContext,
     shape: InterfaceSpec,
-    /// Whether its frames are still unused by netfronts.
+    /// Whether no netfront has used the memory's frames yet.
     fresh: bool,
     /// The table of counted grants, if any.
     counted_table: Option<CountedTable>,
