@@ -118,8 +118,8 @@ impl Calls {
         self.single(HypercallKind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
-    /// Creates an exchange with a connection's other end: `pages` of this domain, starting at slot
-    /// `first`.
+    /// Creates an exchange of pages with a connection's other end. It has `pages` pages of this
+    /// domain, which start at slot `first`.
     ///
     /// # Errors
     /// Returns the status with which the monitor rejects the call.
@@ -253,7 +253,7 @@ impl Calls {
     /// Unmaps the file that is mapped at this page of the range.
     ///
     /// # Errors
-    /// Returns an error if Nothing is mapped there.
+    /// Returns an error if no file is mapped at the page.
     pub(crate) fn unmap_foreign(&mut self, page: u32) -> Result<(), Errno> {
         self.errno_of(HypercallKind::ForeignUnmap, [u64::from(page), 0, 0])
     }

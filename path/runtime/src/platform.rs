@@ -135,8 +135,8 @@ pub trait Platform: Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns this domain's calls to the system since it started. The list is empty if the system
-    /// counts them.
+    /// Returns this domain's calls to the system since it started. The list is empty if the system,
+    /// not the domain, counts the calls.
     fn hypercall_counts(&self) -> Vec<HypercallCount> {
         Vec::new()
     }

@@ -28,7 +28,8 @@ fn cycles_are_charged_to_the_earlier_hop() {
         work(&ledger, 1_000_000);
         ledger.report()
     };
-    // Time without the CPU would change the result; another test covers it.
+    // A preemption would change the result, so use a run without one. Another test covers
+    // preemptions.
     let in_one_go = |report: &Value| report["corrected_cycles"].as_u64() < Some(200_000);
     let report = (0..1000).map(run).find(in_one_go).expect("one run");
     assert!(cycles(&report, "copy") >= 2_000_000, "{report}");
