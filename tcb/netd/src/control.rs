@@ -41,7 +41,7 @@ fn answer_next(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
     };
     let token = received.record.token;
     let answer = |message| match link.send(&Record { token, message }, &[]) {
-        // If the core leaves answers unread, it does not wait for them, so netd drops this one.
+        // A core that leaves answers unread does not wait for this answer, so netd drops it.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(LinkError::from(error)),
         _ => Ok(()),
     };
