@@ -50,8 +50,8 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 
 /// Drops every packet in the calling thread's network namespace that belongs to no connection and
 /// begins none, until the descriptor and all its copies are closed. With address translation, this
-/// system would receive such a packet instead of its destination, and answer with a reset that ends
-/// the sender's connection. Must not be used in a namespace that other programs share.
+/// system, not the packet's destination, would receive such a packet, and would answer with a reset
+/// that ends the sender's connection. Must not be used in a namespace that other programs share.
 ///
 /// # Errors
 /// Returns an error without CAP_NET_ADMIN, nf_tables with connection tracking, or Linux 5.12.
