@@ -293,7 +293,7 @@ fn backed_off_restarts_do_not_block_shutdown() {
     eventually("some attempts", || {
         count(&driver(&daemon)["restarts"]["in_a_row"]) >= 8
     });
-    // The state tells why, except during the next attempt.
+    // The state contains the reason, except while the next attempt runs.
     eventually("the state says why", || {
         let state = driver(&daemon)["state"].as_str().unwrap().to_owned();
         state.contains("; did not start: domain driver: ")
@@ -387,7 +387,7 @@ fn the_reason_of_a_failed_device_is_reported() {
         count(&driver(&daemon)["restarts"]["in_a_row"]) >= 10
     });
     let cause = format!("the file {} cannot be read: No such file", path.display());
-    // The state tells why, except during the next attempt.
+    // The state contains the reason, except while the next attempt runs.
     eventually("the state says why", || {
         driver(&daemon)["state"].as_str().unwrap().contains(&cause)
     });

@@ -136,8 +136,8 @@ impl DevHandles {
     /// request `token` must wait for netd, and the description from which netd opens the device.
     pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
         let (mut closed_by, mut by) = (Some(token), None);
-        // Several tasks may open this device. The close follows the last of them, and netd answers
-        // in order, so the search begins at the last task.
+        // Several pending tasks may open this device. netd closes the device after the last of
+        // them, and answers in order, so the search begins at the last task.
         for (_, waits) in self.waiting.values_mut().rev() {
             if let PendingRequest::Open(opened, description) = waits
                 && *opened == unit
@@ -164,8 +164,8 @@ impl DevHandles {
             _ => None,
         });
         let closing: Vec<_> = closing.collect();
-        // No netd has the devices that were closed without a netd, so the new one adopts and closes
-        // them.
+        // A device may have been closed while no netd ran. The new netd then adopts the device in
+        // order to close it.
         let left = closing
             .iter()
             .filter_map(|(_, unit, left)| Some((unit, (*left)?)));

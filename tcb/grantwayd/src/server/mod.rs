@@ -51,8 +51,8 @@ struct ReportedState {
     console: Option<OwnedFd>,
     /// True from the domain's start until all its connections are up for the first time.
     is_unconnected: bool,
-    /// Page frames that the driver domain's successor inherits if no socket uses them. With
-    /// sockets, [`Core::retained_frames`] selects the frames.
+    /// Page frames that the driver domain's successor inherits if no socket uses page frames.
+    /// Otherwise [`Core::retained_frames`] selects the frames.
     retained: RetainedFrames,
 }
 
