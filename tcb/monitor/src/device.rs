@@ -82,8 +82,8 @@ struct DeviceEntry {
     epoll: Arc<OwnedFd>,
     /// Whether the domain has received its descriptor.
     is_handed_out: bool,
-    /// Whether the main thread is handing out its descriptor, or its domain has ended it. Either
-    /// prevents the other.
+    /// Whether the main thread is handing out its descriptor, or its domain has ended it. Each of
+    /// the two excludes the other.
     is_busy: bool,
 }
 

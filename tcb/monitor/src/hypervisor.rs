@@ -47,7 +47,7 @@ pub struct Hypervisor {
     /// Thread that tears down abandoned domains, which may wait for netd. This thread and that of
     /// `closes` exist from the start, so that a lack of threads never blocks the main thread.
     teardowns: Sender<Task>,
-    /// Thread that closes descriptors; `closed` reports each batch.
+    /// Thread that closes descriptors, and sends a message to `closed` after each batch.
     closes: Sender<Task>,
     closed: Receiver<()>,
     /// Features that this system lacks.
@@ -84,8 +84,8 @@ impl Hypervisor {
     /// must be given again.
     ///
     /// # Errors
-    /// Returns an error if the replaced domain is not completely torn down, or one of
-    /// [`DomainError`]. In either case nothing changes.
+    /// Returns an error if the replaced domain is not completely torn down, or for a reason in
+    /// [`DomainError`]. After an error nothing has changed.
     pub fn create_domain(
         &mut self,
         spec: NewDomain,

@@ -271,8 +271,8 @@ fn pinned_byte_after(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()
 }
 
 /// XDP-16: a frame that the user's device has pinned is exchanged once, however it is revoked and
-/// whether or not it is in use. This costs no collateral. A frame that no device has pinned is not
-/// exchanged.
+/// whether or not it is in use. The exchange does not use up the user's collateral. A frame that no
+/// device has pinned is not exchanged.
 #[test]
 fn a_pinned_frame_is_exchanged_once() {
     use abi::hypercall::{CreateGrantOp, RevokeOp};

@@ -320,8 +320,9 @@ fn revocations_count_for_the_device() {
 /// IO-6: every page of a table may take a separate mapping of the device.
 #[test]
 fn device_has_room_for_a_mapping_of_each_page() {
-    // The device's own memory takes 2048 mappings. The table has a share of the others in
-    // proportion to its slots. Two mappings of the share may be gaps before and after the table.
+    // The device's own memory takes 2048 mappings. The table gets a part of the other mappings, in
+    // proportion to its slots. In addition to a mapping of each page, that part includes the gaps
+    // before and after the table.
     let each = 2048 + (ENTRIES + 2) * (WINDOW / ENTRIES);
     let rig = Rig::with_mappings(each - 1);
     rig.grant(0, true, false);

@@ -155,7 +155,7 @@ impl CountedTables {
         }
     }
 
-    /// Ends the granter's half. The caller holds `op`.
+    /// Ends the granter's half of a table. The caller holds `op`.
     fn end_granter_half(&self, table: &Arc<GrantTableState>) {
         self.revoke_all(table);
         self.finish_granter_half(table);
@@ -187,7 +187,7 @@ impl CountedTables {
         }
     }
 
-    /// Ends the user's half. The caller holds `op`.
+    /// Ends the user's half of a table. The caller holds `op`.
     fn end_user_half(&self, table: &Arc<GrantTableState>) {
         let Some(bound) = table.state().bound else {
             self.finish_user_half(table);
