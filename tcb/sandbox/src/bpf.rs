@@ -44,7 +44,7 @@ pub(crate) enum ArgumentTest {
     OneOf(u8, u32, &'static [u32]),
     /// All these bits are set in the low 32 bits.
     All(u8, u32),
-    /// The high 32 bits, without the bits of `.1`, equal this value.
+    /// The high 32 bits, with the bits of `.1` cleared, equal this value.
     High(u8, u32, u32),
     /// Argument `.0` is an address and argument `.1` a length that is not 0; the range lies within
     /// the `.3` bytes starting at `.2`. The base `.2` must be aligned to 4 GiB, and the size `.3`
