@@ -82,11 +82,11 @@ impl Default for StartOptions {
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit of a request for metrics, which queries every domain.
 const METRICS_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit of a restart: the domain's end and start, and the machine's own start before, 20 s
-/// each.
+/// Time limit of a restart: 20 s each for the preceding start of the machine, the domain's end and
+/// the domain's start.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(65);
-/// Time limit of an attachment: the attachment, its reversal on failure, and the machine's own
-/// start before, 20 s each.
+/// Time limit of an attachment: 20 s each for the preceding start of the machine, the attachment,
+/// and its reversal on failure.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Time limit of a reload: hundreds of guests, one after another.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(600);
@@ -292,7 +292,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns an error if the monitor does not answer (in time).
+    /// Returns an error if the monitor does not answer in time.
     pub fn status(&self) -> Result<Status, Error> {
         send_request(&self.socket, &ControlRequest::Status, ANSWER_TIMEOUT)
     }
@@ -301,7 +301,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns an error if the monitor does not answer (in time).
+    /// Returns an error if the monitor does not answer in time.
     pub fn grants(&self) -> Result<Audit, Error> {
         send_request(&self.socket, &ControlRequest::Grants, ANSWER_TIMEOUT)
     }
@@ -310,7 +310,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns an error if the manager does not answer (in time), or serves no metrics.
+    /// Returns an error if the manager does not answer in time, or serves no metrics.
     pub fn metrics(&self, format: MetricsFormat) -> Result<String, Error> {
         metrics::fetch(&metrics::path_of(&self.socket), format, METRICS_TIMEOUT)
     }
@@ -319,7 +319,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// Returns an error if the monitor or the domain does not answer (in time), or rejects the
+    /// Returns an error if the monitor or the domain does not answer in time, or rejects the
     /// request.
     pub fn relay(
         &self,
@@ -485,7 +485,8 @@ impl Drop for Starting {
 }
 
 impl Starting {
-    /// Passes the machine and waits for the ready line; returns its `up_ms`.
+    /// Passes the machine's description to the monitor and waits for the ready line; returns its
+    /// `up_ms`.
     fn wait(&mut self, machine: &Machine, limit: Duration) -> Result<f64, Error> {
         let deadline = Instant::now() + limit;
         let Some(child) = &mut self.child else {
@@ -493,8 +494,9 @@ impl Starting {
         };
         let text = serde_json::to_vec(machine).map_err(|e| Error::InvalidAnswer(e.to_string()))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A separate thread writes, because a large machine does not fit the pipe. If the
-            // monitor exits early, the other pipe reports it with the reason.
+            // A separate thread writes, because the description of a large machine does not fit
+            // into the pipe. If the monitor exits early, the other pipe reports this with the
+            // reason.
             std::thread::spawn(move || stdin.write_all(&text));
         }
         let mut line = Vec::new();

@@ -15,11 +15,11 @@ const RECORD_MAX: u64 = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodRecord {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name there.
+    /// The pod's name in that namespace.
     pub pod: String,
-    /// Its id; empty if the runtime does not pass it.
+    /// The pod's id; empty if the runtime does not pass it.
     #[serde(default)]
     pub uid: String,
 }
@@ -45,8 +45,8 @@ pub fn remove(folder: &Path, guest: &str) -> io::Result<()> {
     }
 }
 
-/// Returns all records, by guest. `known` returns records that were read before: a record never
-/// changes. Files that are not records are ignored.
+/// Returns all records, by guest. A record never changes, so it is not read again if `known`
+/// returns it. Files that are not records are ignored.
 ///
 /// # Errors
 ///

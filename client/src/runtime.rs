@@ -171,8 +171,9 @@ pub fn daemon_path() -> Result<PathBuf, Error> {
     program_path(MONITOR)
 }
 
-/// Returns the path of a program of this workspace: beside the running one (tests are one directory
-/// deeper), or where it is installed, in `../libexec/grantway` of a folder `bin`.
+/// Returns the path of a program of this workspace. It is in the folder of the running program, in
+/// that folder's parent (if a test runs), or, if the running program is installed in a folder
+/// `bin`, in `bin/../libexec/grantway`.
 ///
 /// # Errors
 ///
@@ -211,8 +212,8 @@ fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {
 /// Prevents other processes from starting an instance until this value is dropped.
 pub(crate) struct StartLock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
 
-/// Locks this runtime directory. Otherwise, if two processes find the same stale socket, one could
-/// remove the other's new one.
+/// Locks this runtime directory. Without the lock, two processes could find the same stale socket,
+/// and one could remove the new socket of the other.
 pub(crate) fn lock_of(dir: &Path, limit: Duration) -> Result<StartLock, Error> {
     let fail = |e: rustix::io::Errno| Error::io(format!("lock {}", dir.display()), e.into());
     let fd = open(

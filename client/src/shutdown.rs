@@ -147,7 +147,7 @@ impl Instance {
                     let _ = child.kill();
                 }
                 let is_killed = |status: ExitStatus| status.signal().is_some();
-                // A killed core has left its sockets.
+                // A killed core has not removed its sockets.
                 if child.wait().is_ok_and(is_killed) {
                     remove_sockets(&self.socket);
                 }
