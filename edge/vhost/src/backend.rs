@@ -199,9 +199,9 @@ impl<S: VhostSystem> VhostBackend<S> {
         self.read_ns = 0;
     }
 
-    /// Records that the shim has woken. If frames have passed, they are the likely cause; otherwise
-    /// the shim soon reads its sockets. If a socket was the cause, its unread data wakes the shim
-    /// again immediately.
+    /// Records that the shim has woken. If frames have passed, they have probably woken the shim;
+    /// otherwise the next turn reads the sockets. If a socket was the cause, its unread data wakes
+    /// the shim again immediately.
     pub(crate) fn record_wake(&mut self) {
         if !std::mem::take(&mut self.moved) {
             self.read_soon();

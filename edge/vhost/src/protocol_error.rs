@@ -52,9 +52,9 @@ pub enum ProtocolError {
     /// A region that is empty, not aligned, wraps, or overlaps another one.
     #[error("a region of {bytes:#x} bytes at {gpa:#x} is not aligned, wraps or overlaps another")]
     Region {
-        /// Its first guest physical address.
+        /// The region's first guest physical address.
         gpa: u64,
-        /// Its length.
+        /// The region's length.
         bytes: u64,
     },
     /// The regions exceed the maximum number, or the maximum number of bytes.
@@ -68,12 +68,12 @@ pub enum ProtocolError {
     /// The system did not map a region.
     #[error("a region was not mapped: {0}")]
     Map(std::io::Error),
-    /// A log that is empty, not aligned, or larger than the maximum memory needs.
+    /// A log that is empty, not aligned, or larger than a log of the maximum memory.
     #[error("a log of {bytes:#x} bytes at {offset:#x} is empty, not aligned, or too large")]
     Log {
-        /// Its offset in its file.
+        /// The log's offset in its file.
         offset: u64,
-        /// Its length.
+        /// The log's length.
         bytes: u64,
     },
     /// A write could not be logged while a migration runs.

@@ -23,7 +23,8 @@ pub(super) struct FromVm {
     /// Whether the last run on the fast path stopped at a frame that only [`FromVm::run`] can
     /// handle.
     pub(super) has_other: bool,
-    /// Whether that run moved no frame. If so, the next run begins with a single chain.
+    /// Whether the last run on the fast path moved no frame. If so, the next run begins with a
+    /// single chain.
     pub(super) is_fruitless: bool,
 }
 

@@ -114,7 +114,8 @@ impl<S: VhostSystem> QueueDevice<S> {
     }
 
     /// Calls `read` for the transmit queue of each pair, while budget and buffers remain. `read`
-    /// returns the number of frames so far.
+    /// gets the rest of the budget, and returns the number of frames that it has taken, even on an
+    /// error.
     fn rx_pairs(
         &mut self,
         budget: usize,
@@ -215,8 +216,8 @@ impl<S: VhostSystem> QueueDevice<S> {
 }
 
 impl<S: VhostSystem> Nic for QueueDevice<S> {
-    /// Returns the capabilities of the offer. The device performs in software the offloads that the
-    /// driver has not accepted.
+    /// Returns the capabilities that the device offers to the driver. The device performs in
+    /// software the offloads that the driver has not accepted.
     fn caps(&self) -> Caps {
         self.caps
     }
