@@ -38,7 +38,7 @@ pub(crate) enum ErrorCode {
 /// Error of a call. Displays as the error with its details.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct CniError {
-    /// A [`ErrorCode`], or the code of another plugin.
+    /// An [`ErrorCode`], or the code of another plugin.
     pub(crate) code: u32,
     /// The error, in one sentence.
     pub(crate) msg: String,

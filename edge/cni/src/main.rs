@@ -27,7 +27,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Converts an argument. One that is not UTF-8 matches no known argument.
+/// Converts an argument to text. The text of an argument that is not UTF-8 matches no known
+/// argument.
 fn shown(arg: OsString) -> String {
     arg.to_string_lossy().into_owned()
 }

@@ -81,7 +81,7 @@ pub(crate) fn ignore_redirects(netns: &str) -> Result<(), CniError> {
 }
 
 /// An IPv4 interface accepts redirects if the setting of `all` or its own setting allows them, and
-/// an IPv6 interface if its own setting allows them. New interfaces take theirs from `default`.
+/// an IPv6 interface if its own setting allows them. A new interface gets the setting of `default`.
 fn write_settings() -> Result<(), (String, io::Error)> {
     for family in ["ipv4", "ipv6"] {
         for interface in ["all", "default"] {

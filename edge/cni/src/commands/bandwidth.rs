@@ -24,8 +24,8 @@ pub(super) struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Adds the limits to the keys of an interface. If a rate is already set there, the lower rate
-    /// applies, with its burst.
+    /// Adds the limits to the keys of an interface. If the keys already have a rate, the lower of
+    /// the two rates applies, with its burst.
     pub(super) fn put(&self, vif: &mut BTreeMap<String, ConfigValue>) -> Result<(), CniError> {
         let to_guest = ["rate_to_guest_mbps", "burst_to_guest_bytes"];
         let from_guest = ["rate_mbps", "burst_bytes"];

@@ -34,8 +34,8 @@ impl Message {
     }
 }
 
-/// A parsed message: the values of its fields, in order. No test needs to distinguish kinds of
-/// numbers.
+/// A parsed message: the values of its fields, in order. Numbers of all kinds are stored alike,
+/// because no test distinguishes them.
 pub(crate) struct Fields(Vec<(u64, Vec<u8>)>);
 
 impl Fields {
