@@ -185,7 +185,8 @@ impl RemoteDriver {
         if let Some(placed) = joined.placed {
             let detached = attachment.and_then(|attachment| attachment.detach());
             log_failure("a guest stays attached", detached);
-            // Without a machine, the interface still exists, and Docker would move it back.
+            // If no machine has removed the interface, it still exists, and Docker would move it
+            // back.
             let tap = owned(placed.ifname, Some(joined.sandbox), &joined.owner);
             let _absent = netdev::remove(&tap, None, &[]);
         }
