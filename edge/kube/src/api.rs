@@ -210,7 +210,8 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// The subnets of its pods.
     pub pod_subnets: Vec<AddressBlock>,
-    /// The time of its creation by the API server's clock, whose texts sort by time.
+    /// The time of its creation by the API server's clock, as a text. The order of such texts is
+    /// the order of the times.
     pub created: String,
 }
 

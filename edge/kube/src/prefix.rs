@@ -152,7 +152,8 @@ impl AddressBlock {
             to.extend(has_room.then_some(self));
             return has_room;
         }
-        // A single address has no halves, because the exception covers it.
+        // A single address has no halves, but does not get here, because an exception inside it
+        // also covers it.
         let mut halves = self.halves().into_iter().flatten();
         halves.all(|half| half.without(&inside, limit, to))
     }

@@ -36,7 +36,7 @@ const SPECIAL: [&str; 7] = [
 
 /// Gateways, by subnet.
 type Routes = BTreeMap<AddressBlock, IpAddr>;
-/// The desired routes with warnings, or the reason why the present routes must stay.
+/// The desired routes with warnings, or the reason why the current routes must stay.
 type Plan = Result<(Routes, Vec<String>), String>;
 
 /// Runs forever. `report` gets messages for the user.
@@ -136,7 +136,8 @@ fn desired_routes(
 }
 
 /// Returns the reason why a route to this subnet would redirect packets that are for this node's
-/// pods, or for addresses that are not routed. Returns `None` if it would not.
+/// pods, or for addresses that are not routed. Returns `None` if the route would redirect no such
+/// packets.
 fn conflict(subnet: AddressBlock, here: &Node) -> Option<String> {
     let mut own = here.pod_subnets.iter();
     if let Some(own) = own.find(|own| own.overlaps(subnet)) {
@@ -250,7 +251,7 @@ fn link(shown: &Value) -> Option<AddressBlock> {
 /// Returns the routes that `ip` shows.
 fn shown(words: &[&str]) -> Result<Vec<Value>, String> {
     let shown = ip(words)?;
-    // Without a route, some versions print nothing.
+    // If no route exists, some versions of `ip` print nothing.
     let shown = if shown.is_empty() { b"[]" } else { &shown[..] };
     serde_json::from_slice(shown)
         .map_err(|error| format!("`ip route` prints no list of routes: {error}"))

@@ -62,7 +62,8 @@ pub(crate) struct ReceiverClosed;
 
 /// Reason for the end of a list or a watch.
 enum WatchEnd {
-    /// The connection ended, or could not be established. The last version may still be known.
+    /// The connection ended, or could not be established. The server may still have the last
+    /// version.
     Connection(io::Error),
     /// The server no longer has the version.
     Expired,
