@@ -409,7 +409,8 @@ impl<C: StoreChannel> Interfaces<C> {
         Ok(())
     }
 
-    /// Removes the remaining nodes of an interface that has ended, if that is up to this domain.
+    /// Removes the remaining nodes of an interface that has ended, if this domain, not the
+    /// toolstack, removes them.
     fn clear(&mut self, backend: &str) -> Result<(), StoreError> {
         if !self.removes {
             return Ok(());

@@ -76,7 +76,7 @@ impl Evtchn {
         let bytes = (&self.device).read(&mut ports).unwrap_or(0);
         if let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) {
             // Writing the ports back unmasks them. The kernel rejects a port that has been unbound
-            // meanwhile; then one event fewer is awaited.
+            // meanwhile. That is harmless, because no event of such a port is expected.
             let _ = (&self.device).write(took);
         }
     }

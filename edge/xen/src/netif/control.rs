@@ -1,5 +1,5 @@
 //! The control ring of an interface (public/io/netif.h), through which its guest configures flow
-//! steering: requests and their answers, whatever a guest writes.
+//! steering. The guest may write arbitrary requests, and each gets an answer.
 
 use driver::vifs::hashing::{Hashing, KEY_MAX, TABLE_MAX};
 use net::packet::toeplitz::HashTypes;
