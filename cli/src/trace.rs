@@ -2,7 +2,7 @@
 //! its path.
 //!
 //! Each domain traces the first packet of its next batch. Equal headers show that two domains have
-//! traced the same packet. Otherwise all domains are armed again.
+//! traced the same packet. If they differ, the traces of all domains are armed again.
 
 use crate::{output, tables};
 use abi::machine::{DomainStatus, Program};

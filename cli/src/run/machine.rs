@@ -69,7 +69,8 @@ impl CommandMachine {
         let started = Instance::start(&machine, &options);
         if let Err(error) = &started {
             restore::restore_dead_machines();
-            // Only this error refers to the log, so the log is kept.
+            // This error contains the reason. Other errors refer to the log, so the log is kept for
+            // them.
             if matches!(error, client::Error::Start { .. }) {
                 remove_log(client::runtime_dir()?.join(format!("{name}.log")));
             }

@@ -277,7 +277,7 @@ fn up_runs_until_a_signal_and_ends_the_monitor() {
         "{run:?}"
     );
     assert_eq!(run.out.lines().count(), 1, "{run:?}");
-    // This monitor answered no client, which is a failure. But it has exited.
+    // This monitor answered no client, so `up` reports a failure, although the monitor has exited.
     assert_eq!(run.code, 1, "{run:?}");
     assert!(!is_alive(&pid));
 }

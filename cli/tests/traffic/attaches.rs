@@ -7,7 +7,7 @@ use netdev::netns::Namespace;
 use std::process::Command;
 use testing::{require, wait_until};
 
-/// Like `cargo xtask soak --attaches`, but that runs for hours.
+/// A short run of `cargo xtask soak --attaches`, which normally runs for hours.
 #[test]
 fn attaching_under_load_and_kills_leaks_nothing() {
     require!(machine, program("grantway-lab"));

@@ -200,7 +200,7 @@ fn check_manager_death(machine: Machine, with: &str) {
         thread::scope(|scope| {
             signal(netd, "-STOP");
             scope.spawn(|| request_reload(stream, file));
-            // After this time the manager waits for netd. Earlier, the change would not have begun.
+            // After this time the change has begun, and the manager waits for netd.
             thread::sleep(Duration::from_millis(300));
             kill(manager);
             signal(netd, "-CONT");

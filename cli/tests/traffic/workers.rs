@@ -302,7 +302,8 @@ fn a_dying_worker_stalls_only_its_own_flows() {
 #[test]
 fn no_frame_is_lost_on_one_core() {
     const SOURCES: u8 = 6;
-    // Frames of ten seconds. The sink is connected within half of that, also on a busy system.
+    // A source sends these frames in ten seconds. Within half of that time the sink is connected,
+    // even on a busy system.
     const FRAMES: u64 = 20_000;
     const WORKERS: usize = 2;
     let config = |_: &[String]| {
