@@ -163,7 +163,8 @@ pub(crate) fn receive(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> 
     times
 }
 
-/// Calls `each` until a call that began after `stop` fails. An earlier timeout is only a stall.
+/// Calls `each` until a call that began after `stop` fails. An earlier failure only means that a
+/// message is late, so the calls continue.
 pub(crate) fn until_silent(stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) {
     loop {
         // This is read before the call, so that the last call waits for the whole timeout.

@@ -13,8 +13,8 @@ use shmem::Area;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Number of rounds for which a guest remains connected before the driver domain requests that it
-/// closes the connection.
+/// Number of rounds for which a guest remains connected before the driver domain requests that the
+/// guest close the connection.
 const ROUNDS_CONNECTED: u32 = 200;
 
 /// Connects guests like a regular driver domain. Then continuously marks their pages as in use,
