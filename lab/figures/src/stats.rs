@@ -125,14 +125,15 @@ pub fn coverage(n: usize) -> f64 {
 }
 
 /// Chooses the narrowest interval with a coverage of at least [`CONFIDENCE`], or all samples if
-/// none has it. Returns the number of samples outside of it at each end, and its coverage.
+/// none has it. Returns the number of samples outside of the interval at each end, and the
+/// interval's coverage.
 fn interval(n: usize) -> (usize, f64) {
     let all = n as f64;
     if n > NORMAL_MIN {
         // Normal approximation: 1.96 standard deviations from the middle.
         return ((all / 2.0 - 0.98 * all.sqrt()) as usize, CONFIDENCE);
     }
-    // For n coins, these are the logarithm of the probability of exactly `heads` heads, and the
+    // For n tosses of a coin: the logarithm of the probability of exactly `heads` heads, and the
     // probability of fewer heads.
     let (mut log, mut fewer) = (-all * std::f64::consts::LN_2, 0.0);
     let mut found = (0, 0.0);
