@@ -191,7 +191,7 @@ fn read(args: &[String]) -> Result<SoakOptions> {
             bail!("--of applies only to --kills, not to {option}")
         }
         (Some("--attaches"), None) => (Trial::Attaches, count, minutes),
-        // The duration is the goal here, not a limit.
+        // For guests, the number of minutes is the planned duration, not a limit.
         (Some("--guests"), None) => {
             ensure!(
                 count >= 2 && count.is_multiple_of(2),

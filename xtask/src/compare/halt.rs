@@ -27,7 +27,7 @@ pub(super) fn path(plan: &str) -> String {
     format!("lab/experiments/plans/{plan}.toml")
 }
 
-/// Changes a plan's file. Returns false if it was changed before.
+/// Changes a plan's file. Returns false if an earlier call has changed the file.
 pub(super) fn change(file: &Path) -> Result<bool> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let changed = changed(&text);

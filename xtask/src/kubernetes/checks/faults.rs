@@ -22,7 +22,7 @@ const REATTACH_DEADLINE: Duration = Duration::from_secs(15);
 const REBOOT_DEADLINE: Duration = Duration::from_secs(300);
 /// Bytes that the stream transfers before a kill and after the restart: more than sockets buffer.
 const STREAM_BYTES: u64 = 16_000_000;
-/// The policy of the pods of the streams.
+/// Name of the policy for the pods between which the streams run.
 const POLICY: &str = "streams";
 /// The stream's pause after each block, which limits it to about 30 MB/s.
 const STREAM_PAUSE: Duration = Duration::from_millis(2);

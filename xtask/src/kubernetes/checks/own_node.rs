@@ -70,9 +70,9 @@ pub(super) fn probes(cluster: &Cluster, table: &Table) -> Result<String> {
     Ok("both addresses and directions".to_owned())
 }
 
-/// Requests pages from the other node, through ports of both addresses of a pod's node. Where the
-/// node masquerades them, they are its own traffic; elsewhere the pod's policy decides about the
-/// client.
+/// Requests pages from the other node, through ports of both addresses of a pod's node. If the
+/// pod's node masquerades the requests, they count as the node's own traffic. Otherwise the pod's
+/// policy decides, by the client's address.
 pub(super) fn ports(cluster: &mut Cluster) -> Result<String> {
     const NAMESPACE: &str = "ports";
     super::results::namespace(cluster, NAMESPACE)?;

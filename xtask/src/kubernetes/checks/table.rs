@@ -72,7 +72,7 @@ impl Table {
         text
     }
 
-    /// Attempts all connections concurrently. Returns those that succeed.
+    /// Attempts all connections concurrently. Returns the successful ones.
     pub(super) fn connected(&self) -> Result<BTreeSet<Connection>> {
         let from = |number: usize| {
             self.pods[number].netns.run(|| {

@@ -8,9 +8,9 @@
 //!
 //! The comparison is an xtask because it shares packages, images and the emulator with `xen`.
 //!
-//! Resumable: each window is a line of JSON in a file whose name depends on everything under test:
-//! images, hypervisor, emulator, plan. One run of the machine is a round and measures the windows
-//! that the round lacks.
+//! A later call resumes the measurement. Each window is a line of JSON in a file whose name depends
+//! on everything under test: images, hypervisor, emulator, plan. Each run of the machine serves one
+//! round, and measures the windows of the round that the file lacks.
 
 mod cells;
 mod stored_windows;
