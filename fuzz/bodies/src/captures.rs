@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// Bytes of a buffer.
 const BUFFER: usize = 2048;
-/// Limit of frames of a file that are read.
+/// Maximum number of frames that are read from a file.
 const FRAMES: usize = 256;
 
 /// A file that arrives in parts, some of them delayed.
