@@ -274,7 +274,7 @@ proptest! {
             prop_assert_eq!(answer[0] & 1, 0);
             let own = LaxSlicedPacket::from_ethernet(&answer).unwrap();
             prop_assert!(own.stop_err.is_none());
-            // No error answers an error, so there is no storm.
+            // No error answers an error, so no storm of errors can arise.
             prop_assert_eq!(too_big(&frame_of(&answer), 0, &ROUTERS), None);
             prop_assert_eq!(too_big(&frame_of(&answer), 1280, &ROUTERS), None);
         }

@@ -83,7 +83,7 @@ enum ClaimedAddress {
 }
 
 impl Claims {
-    /// Claims that no frame has: the EtherType is a length.
+    /// Claims that equal those of no frame, because their EtherType is a length.
     pub(super) const NONE: Self = Self {
         source: 0,
         address: ClaimedAddress::None,
@@ -183,8 +183,9 @@ impl Guard {
     }
 
     /// Returns the claims of a frame that needs no [inspection](Self::inspect), because its headers
-    /// are at fixed offsets and claim only permitted identities; `None`: it needs one. Frames with
-    /// the same claims need none either. Requires 64 bytes of the frame.
+    /// are at fixed offsets and claim only permitted identities; returns `None` if the frame needs
+    /// an inspection. Other frames with the same claims need no inspection either. Requires 64
+    /// bytes of the frame.
     #[inline]
     pub(super) fn harmless_claims(&self, header: &[u8]) -> Option<Claims> {
         Claims::of(header).filter(|claims| match (&self.sources, claims.address) {

@@ -26,7 +26,7 @@ impl From<IpAddr> for Address {
 }
 
 impl Prefix {
-    /// Returns the prefix of the first `bits` bits of `address`, or of all its bits if there are
+    /// Returns the prefix of the first `bits` bits of `address`, or of all its bits if it has
     /// fewer.
     #[must_use]
     pub fn new(address: IpAddr, bits: u8) -> Self {

@@ -172,7 +172,7 @@ impl ForwardingTable {
         self.claim(fresh, free, now_ns)
     }
 
-    /// Stores a new station in slot `free`, if there is one and the limit allows it.
+    /// Stores a new station in slot `free`, if it is not `None` and the limit allows the station.
     #[cold]
     fn claim(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> LearnResult {
         let Some(slot) = free.and_then(|index| self.slots.get_mut(index)) else {
@@ -246,7 +246,7 @@ impl ForwardingTable {
         (self.bound, self.learned) = (0, 0);
     }
 
-    /// Stores a station in the first empty slot of its window; returns false if there is none.
+    /// Stores a station in the first empty slot of its window; returns false if no slot is empty.
     fn insert(&mut self, fresh: Slot) -> bool {
         let empty = self
             .window(fresh.word & MAC_BITS)

@@ -50,7 +50,7 @@ pub struct FlowTotals {
 pub struct Lookup {
     /// Classification of the frame, for rules with a state.
     pub classification: Classification,
-    /// The entry of the flow, if there is one.
+    /// The entry of the flow, if it has one.
     slot: Option<usize>,
     key: Option<(FlowKey, u64)>,
 }

@@ -171,7 +171,7 @@ fn ipv6(bytes: &[u8], at: usize) -> Result<Ipv6, ParseError> {
     Err(ParseError::TooManyExtensions)
 }
 
-/// Skips one extension header; returns whether there was one.
+/// Skips one extension header; returns false if the next header is not one.
 fn skip_extension(bytes: &[u8], ip: &mut Ipv6) -> Result<bool, ParseError> {
     let at = ip.transport_at;
     // Payload follows a later fragment's header, even if that names an extension header.

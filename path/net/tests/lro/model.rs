@@ -279,7 +279,7 @@ fn run(flush: Flush, ops: &[Op]) {
     let mut sizes: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
     for frame in &out {
         let bytes = frame.to_vec().unwrap();
-        // The last byte of the source address, after the tag if there is one.
+        // The last byte of the source address, after the tag, if any.
         let at = if bytes[12] == 0x81 { 4 } else { 0 };
         let host = bytes[at + if bytes[at + 12] == 8 { 29 } else { 37 }];
         let size = payload_of(frame).unwrap();
