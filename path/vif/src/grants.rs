@@ -120,7 +120,7 @@ pub trait GrantMechanism: Debug {
     }
 
     /// Makes further pages writable for a device until [`Self::post_end`], or records an error in
-    /// their accesses. A mechanism that never maps pages into this domain does not support this.
+    /// their accesses. A mechanism that never maps pages into this domain rejects all accesses.
     fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         refuse(accesses);
     }

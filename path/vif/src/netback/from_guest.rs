@@ -44,8 +44,8 @@ enum Fetched {
 impl<G: GrantMechanism> Netback<G> {
     /// Consumes up to `budget` packets, appends them to `out` and returns their number. Their
     /// pieces lie in the guest's pages; `token` is the packet's index in the batch. The frames stay
-    /// readable until [`Netback::from_guest_done`], which the caller calls if there were any
-    /// frames. (If the caller has not, the next batch calls it.)
+    /// readable until [`Netback::from_guest_done`], which the caller calls if the number is not 0.
+    /// (If the caller has not done so, the next batch does.)
     ///
     /// Answers invalid packets with an error and counts them, also against the budget, so that a
     /// guest gains nothing by sending them. May return fewer than `budget` packets while more are

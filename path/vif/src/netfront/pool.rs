@@ -380,7 +380,7 @@ impl TxPool {
     }
 
     /// [Swaps](Self::swap) the memory of these receive buffers with that of distinct small buffers,
-    /// as long as there are any.
+    /// until no small buffer remains.
     pub(super) fn swap_all(
         &mut self,
         receive: &mut RxBuffers,

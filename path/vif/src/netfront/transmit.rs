@@ -22,7 +22,7 @@ pub struct TransmitReport {
 
 /// Reason why a frame was not sent.
 pub(super) enum SendError {
-    /// There is no room now; the frame can be sent later.
+    /// The ring or the pool has no room now; the frame can be sent later.
     NoSpace,
     /// The frame can never be sent.
     Rejected(VifDrop),

@@ -58,7 +58,7 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
         S::out_end(self.peer.cons, self.slots()).wrapping_sub(self.out.prod)
     }
 
-    /// Writes a slot; returns its index, or `None` if there is no room (RING-6).
+    /// Writes a slot; returns its index, or `None` if the ring has no room (RING-6).
     #[inline]
     pub(super) fn write(&mut self, slot: [u32; OUT]) -> Option<u32> {
         if self.free_slots() == 0 {
@@ -83,7 +83,7 @@ impl<S: RingSide, W: RingMemory, const OUT: usize, const IN: usize> RingEnd<S, W
         self.out.publish(&self.words, S::OUT.0);
     }
 
-    /// Returns whether there are written slots that [`RingEnd::should_notify`] has not covered yet.
+    /// Returns whether [`RingEnd::should_notify`] has not covered all written slots yet.
     #[must_use]
     #[inline]
     pub fn is_dirty(&self) -> bool {

@@ -48,8 +48,8 @@ impl Journal {
         !self.0.is_empty()
     }
 
-    /// Records the request in slot `slot`. The previous one there was answered; otherwise the front
-    /// could not have reused the slot.
+    /// Records the request in slot `slot`. The previous request in the slot was answered; otherwise
+    /// the front could not have reused the slot.
     pub(super) fn record_request(self, slot: u32, index: u32, words: &[u32]) {
         let entry = self.entry(slot);
         // The order matters: a process that is killed in between leaves either the old index, for

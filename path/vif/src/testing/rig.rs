@@ -37,7 +37,7 @@ pub struct Rig {
     pub layout: Layout,
     memory: TestMemory,
     table_span: Span,
-    /// Pages outside the pool that may hold payload of frames, if there are any.
+    /// Pages outside the pool that may hold payload of frames, if any.
     outside: Option<Area>,
     /// The ring from the guest, the ring to it, and the page of the event channel, located before a
     /// hostile guest could rewrite its grant table.
@@ -126,7 +126,7 @@ impl Rig {
     }
 
     /// Creates two ends, with features `back` at the driver domain. The guest may send from `pages`
-    /// pages outside the pool and grants up to `entries` of them at once.
+    /// pages outside the pool and keeps up to `entries` of them granted at a time.
     ///
     /// # Panics
     /// Panics if negotiation fails.

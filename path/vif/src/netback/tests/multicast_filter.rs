@@ -68,7 +68,7 @@ fn netif_28_guests_receive_their_multicast_groups() {
         groups.apply(true);
         assert!(receives(&mut rig, GROUP) && !receives(&mut rig, OTHER));
         assert!(receives(&mut rig, [0xff; 6]) && receives(&mut rig, [2, 0, 0, 0, 0, 9]));
-        // Several changes at once, in order.
+        // Several changes together, in order.
         let changes = [
             dummy(8, 0),
             info(extra::TYPE_MCAST_DEL, extra::FLAG_MORE, GROUP),
