@@ -308,7 +308,7 @@ impl Switch {
         egress.clear();
     }
 
-    /// Sends the errors that this round's frames have caused; returns whether there were any.
+    /// Sends the errors that this round's frames have caused; returns whether it sent any.
     pub fn send_errors(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let errors = self.errors.take();

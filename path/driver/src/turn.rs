@@ -157,8 +157,8 @@ impl<W: Wait> Driver<W> {
         slept
     }
 
-    /// Takes one batch from every NIC, and gives every guest with work a turn. Returns whether
-    /// there was any work.
+    /// Takes one batch from every NIC, and gives every guest with work a turn. Returns whether it
+    /// found any work.
     fn round(&mut self, now_ns: u64) -> bool {
         let mut moved = false;
         let mut guests = 0;
