@@ -156,7 +156,7 @@ impl Interface {
         })
     }
 
-    /// Moves frames from the driver domain to the endpoint; returns whether there were any.
+    /// Moves frames from the driver domain to the endpoint; returns whether it moved any.
     pub fn to_guest(&mut self, pass: &mut PassInput<'_>) -> bool {
         let Some(netfront) = self.link.connected_netfront(self.connection.is_connected()) else {
             return false;
@@ -189,7 +189,7 @@ impl Interface {
         outcome.moved
     }
 
-    /// Publishes ring changes to the driver domain; returns whether there were any.
+    /// Publishes ring changes to the driver domain; returns whether it published any.
     pub fn publish(&mut self) -> bool {
         let touched = std::mem::take(&mut self.touched);
         let Some(netfront) = self.link.netfront() else {

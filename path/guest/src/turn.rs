@@ -30,7 +30,7 @@ pub struct GuestDomain<W> {
     mailbox: DomainMailbox,
     idle: Idle,
     switches: RuntimeSettings,
-    /// An interface behind which packets are forwarded, if there is one.
+    /// An interface behind which packets are forwarded, if any.
     forwarding: Option<String>,
 }
 

@@ -52,7 +52,7 @@ impl TxBacklog {
         outcome
     }
 
-    /// Queues errors to senders of frames that the endpoint has rejected, while there are buffers.
+    /// Queues errors to senders of frames that the endpoint has rejected, while buffers remain.
     #[cold]
     fn take_errors(&mut self, netfront: &mut Netfront, device: &mut EndpointDevice) {
         let pool = netfront.buffers();

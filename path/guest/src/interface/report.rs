@@ -70,7 +70,7 @@ impl Interface {
         })
     }
 
-    /// Returns the state of a file's pages; null if there is no file.
+    /// Returns the state of a file's pages; null if the interface has no file.
     fn file_stat(&self) -> Value {
         if !self.memory.has_file() {
             return Value::Null;
