@@ -100,8 +100,8 @@ impl SimNic {
         self
     }
 
-    /// Returns the next frame of the shared queue, which holds every frame if there are no
-    /// dedicated queues.
+    /// Returns the next frame of the shared queue, which holds every frame if no dedicated queue
+    /// exists.
     fn pop(&mut self, now_ns: u64) -> Option<FrameInFlight> {
         let mut inbound = self.inbound.borrow_mut();
         match &self.queues {

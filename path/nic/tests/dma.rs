@@ -90,7 +90,7 @@ impl Rig {
         self.queue.post(table, count, false, supply).unwrap();
     }
 
-    /// Completes the next posted buffer, if there is one.
+    /// Completes the next posted buffer, if any.
     fn complete(&mut self, completion: Completion) {
         let memory = MappedMemory {
             io: &self.table,

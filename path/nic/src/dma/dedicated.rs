@@ -269,7 +269,7 @@ impl RemoteQueue {
         Ok(self.polls)
     }
 
-    /// Returns the next completion. If there is none, acknowledges the others.
+    /// Returns the next completion. If none is available, acknowledges the previous completions.
     #[inline]
     pub(super) fn next_completion(&mut self) -> Result<Option<Completion>, DmaError> {
         match self.queue.peek()? {
@@ -279,7 +279,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes the next completion. If there is none, acknowledges the previous completions and
+    /// Takes the next completion. If none is available, acknowledges the previous completions and
     /// returns false.
     fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
         let index = self.queue.next_index();

@@ -258,8 +258,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         self.posted.pop_front()
     }
 
-    /// Returns the next completed buffer with its descriptor and completion, if there is one. On an
-    /// error the buffer stays posted.
+    /// Returns the next completed buffer, if any, with its descriptor and completion. On an error
+    /// the buffer stays posted.
     ///
     /// # Errors
     /// See [`DriverQueue::peek`].
