@@ -98,8 +98,8 @@ pub struct XdpNic {
     sending: Vec<Sending>,
     /// Idle chunks for sending.
     idle: Vec<u32>,
-    /// Chunks that the previous domain may have left with the kernel. `None` if there was no
-    /// previous domain, or all chunks are reclaimed.
+    /// Chunks that the previous domain may have left with the kernel. `None` if no domain used the
+    /// socket before, or all chunks are reclaimed.
     unreclaimed: Option<Unreclaimed>,
     /// Free chunks that must not be posted yet.
     withheld: Vec<BufferId>,

@@ -280,7 +280,8 @@ fn frames_pass_whole_and_in_order() {
     let station = Station::new(&wire.namespace, "wire");
     let before = Counter::ALL.map(|counter| wire.counter(counter));
     let lengths = [60, 64, 65, 128, 999, 1513, 1514];
-    // There are more frames than chunks, so that each chunk is used several times.
+    // The test sends more frames than the socket has chunks, so that each chunk is used several
+    // times.
     for round in 0..100 {
         let frames: Vec<_> = lengths.iter().map(|&len| frame(round, len)).collect();
         frames.iter().for_each(|frame| station.send(frame));
