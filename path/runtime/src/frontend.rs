@@ -9,7 +9,7 @@
 //! | Closed | InitWait, another domain, or Closed after a refusal | [`HandshakeStep::Restart`] |
 //!
 //! *Another domain* means that the backend has died and was restarted. This end may not have
-//! noticed its death.
+//! noticed the backend's death.
 
 use crate::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use abi::{ConnId, DomId, XenbusState};

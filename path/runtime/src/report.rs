@@ -87,7 +87,7 @@ impl DropTable {
     }
 
     /// Adds the drops of a virtual interface in both directions. `layer` is the end that counts,
-    /// netback or netfront. It is a prefix of those reasons that other layers also have.
+    /// netback or netfront. It becomes a prefix of the reasons that other layers also have.
     pub fn add_vif(&mut self, layer: &str, counters: &InterfaceCounters) {
         for drops in [&counters.from_guest_drops, &counters.to_guest_drops] {
             for (reason, count) in drops.iter() {

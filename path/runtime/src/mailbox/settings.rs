@@ -11,7 +11,7 @@ pub struct RuntimeSettings {
 
 impl RuntimeSettings {
     /// Changes one setting. `forwarding` is the name of an interface whose packets are forwarded,
-    /// if there is one.
+    /// if any.
     ///
     /// # Errors
     /// Returns an error if the setting does not exist or the value is invalid; nothing has then

@@ -30,7 +30,7 @@ struct RunningTrace {
 }
 
 impl Trace {
-    /// Returns the last completed trace, or null if there is none yet, and arms the next trace.
+    /// Returns the last completed trace, or null before the first one, and arms the next trace.
     pub fn request(&mut self) -> Value {
         self.armed = true;
         json!({ "trace": self.last.take() })
