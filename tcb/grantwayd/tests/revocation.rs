@@ -249,7 +249,7 @@ fn a_dead_guests_pages_are_revoked_immediately() {
         (table.read_slot(0), table.read_slot(1)),
         (json!("fault"), json!("fault"))
     );
-    // The sub-tables remain until the driver domain ends its end of the table.
+    // The sub-tables remain until the driver domain ends its half of the table.
     assert_eq!(table.read_slot(STATUS), 0);
     let end = [[u64::from(table.handle.0), 0, 0]];
     assert_eq!(
