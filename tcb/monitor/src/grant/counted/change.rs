@@ -191,8 +191,8 @@ impl CountedTables {
         let forced: Vec<_> = forced.map(|revoked| revoked.index).collect();
         // Unmap the pages first: the steps below may wait for the user.
         let alive = self.unmap_pages(table, &revoked) && self.charge(table, &forced);
-        // The user may have pinned a page that it used, and a device has pinned its pages. In both
-        // cases the old page may remain pinned, so the granter receives another frame.
+        // The old page may remain pinned in two cases: a user may have pinned a page that it used,
+        // and a device pins its pages. In both cases the granter receives another frame.
         let keeps_page = |revoked: &&RevokedEntry| {
             let pinned = self.pins.release(table.granter, revoked.granted.frame);
             pinned || alive && revoked.forced
