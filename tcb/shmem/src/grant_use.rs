@@ -11,9 +11,9 @@
 //!   release: decrement the count
 //! ```
 //!
-//! Both sides execute a full fence, so there are two cases. Either the user reads the new count,
-//! finds the entry changed, and does not access the page. Or the revoker reads the use, and does
-//! not unmap the page. If an announcement was counted before the batch began, its entries had
+//! Both sides execute a full fence, so one of two cases applies. Either the user reads the new
+//! count, finds the entry changed, and does not access the page. Or the revoker reads the use, and
+//! does not unmap the page. If an announcement was counted before the batch began, its entries had
 //! changed even earlier. So the user claims no use of them, unless they are valid again (the
 //! revocation was refused, or the page was granted again). A user that breaks this protocol harms
 //! only itself: it faults.
