@@ -3,8 +3,8 @@
 //!
 //! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
 //! domain that may use the grant, the page frame. A domain writes entries of its table without a
-//! hypercall; the monitor sets and clears the two in-use flags. The format is fixed: there is no
-//! version to switch (as in XSA-379).
+//! hypercall; the monitor sets and clears the two in-use flags. The format is fixed: no call
+//! switches its version (unlike in XSA-379).
 
 use crate::ids::{DomId, GrantRef, Handle, Slot};
 
