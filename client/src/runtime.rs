@@ -98,7 +98,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// Returns an error if the name is invalid, or there is no runtime directory.
+/// Returns an error if the name is invalid, or no runtime directory exists.
 pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     Ok(runtime_dir()?.join(format!("{name}.sock")))
