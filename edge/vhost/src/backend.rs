@@ -41,7 +41,7 @@ impl AsFd for ConnectionSource {
 }
 
 impl ConnectionSource {
-    /// Returns the next connection, if there is one.
+    /// Returns the next connection, if any.
     fn next(&self) -> Result<Option<OwnedFd>, Errno> {
         match self {
             Self::Listener(fd) => {

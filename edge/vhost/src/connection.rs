@@ -23,7 +23,7 @@ const TABLE_HEADER: usize = 8;
 const REGION_BYTES: usize = 32;
 /// Flag of `SET_VRING_ADDR`: writes to the used ring are logged.
 const ADDR_LOG: u32 = 1;
-/// Bit of a message with a ring's descriptor: the message has no descriptor.
+/// Bit of a message for passing a ring's descriptor; if set, no descriptor is attached.
 const NO_FD: u64 = 1 << 8;
 /// Bits of that message that hold the ring's number.
 const RING_MASK: u64 = 0xff;

@@ -143,8 +143,8 @@ impl Model {
     }
 
     /// A frame passes if it fits in the posted chains. Unless buffers are mergeable, a frame that
-    /// does not fit in a single chain costs that chain. A first chain without space for the header
-    /// is lost, too.
+    /// does not fit in a single chain uses up that chain. A first chain without space for the
+    /// header is lost, too.
     fn send(&mut self, len: usize) {
         let frame = self.frame(len);
         let report = self.rig.tx_bytes(0, &frame);

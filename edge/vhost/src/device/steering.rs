@@ -2,8 +2,8 @@
 //!
 //! An interface has a queue for each worker of the driver domain; a virtual machine has any number
 //! of queue pairs. Pair `p` sends to queue `p % queues`. The pairs `q`, `q + queues`, … receive the
-//! frames of queue `q`, each flow by one pair. If the driver uses fewer pairs than there are
-//! queues, pair `q % pairs` receives them.
+//! frames of queue `q`, each flow by one pair. If the driver uses fewer pairs than the interface
+//! has queues, pair `q % pairs` receives them.
 
 /// Returns the number of a pair's receive queue.
 pub(super) const fn rx_ring(pair: usize) -> usize {
