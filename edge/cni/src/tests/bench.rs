@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The result of a call.
 pub(super) struct Answered {
     pub(super) is_done: bool,
-    /// The answer; null if there is none.
+    /// The answer; null if the call has none.
     pub(super) said: Value,
 }
 

@@ -17,7 +17,7 @@ fn a_second_add_fails_and_changes_nothing() {
     assert_eq!(code, ErrorCode::Exists as u64, "{why}");
     assert_eq!(bench.ipam_calls(), ["ADD 1.0.0"]);
     assert_eq!(machine.guests().len(), 1);
-    // Another interface of the same container is another key.
+    // Another interface of the same container has another key.
     let second = [
         ("CNI_COMMAND", "ADD"),
         ("CNI_CONTAINERID", "c1"),
