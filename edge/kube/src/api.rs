@@ -20,9 +20,9 @@ where
 /// The name of an object; the namespace is empty for objects of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectName {
-    /// Its namespace.
+    /// The object's namespace.
     pub namespace: String,
-    /// Its name there.
+    /// The object's name in that namespace.
     pub name: String,
 }
 

@@ -44,8 +44,8 @@ impl ClusterView {
         self.missing.is_empty()
     }
 
-    /// Waits for changes for at most this time, and applies them. Returns whether there were any;
-    /// adds messages for the user to `notes`.
+    /// Waits for changes for at most this time, and applies them. Returns whether it has applied
+    /// any; adds messages for the user to `notes`.
     pub(crate) fn turn(&mut self, longest: Duration, notes: &mut Vec<String>) -> bool {
         let mut wait = longest;
         let mut end = None;

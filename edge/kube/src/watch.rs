@@ -281,7 +281,7 @@ impl Follower<'_> {
 #[derive(Deserialize)]
 struct Page {
     metadata: PageMetadata,
-    /// Null if there are none.
+    /// The objects; null if the page has none.
     #[serde(default, deserialize_with = "crate::api::or_default")]
     items: Vec<Value>,
 }
