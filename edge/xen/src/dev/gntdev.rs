@@ -220,8 +220,8 @@ impl Gntdev {
     ///
     /// # Errors
     ///
-    /// Returns an error if a page is not granted with these rights, or there are more pages than
-    /// [`MAPPED_MAX`] or than fit into the window.
+    /// Returns an error if a page is not granted with these rights, or the pages are more than
+    /// [`MAPPED_MAX`] or do not fit into the window.
     pub fn map(
         self: &Rc<Self>,
         domain: u16,
