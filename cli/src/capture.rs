@@ -280,7 +280,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns the difference between the time of day and the monotonic clock. Domains use the latter.
+/// Returns the difference between the time of day and the monotonic clock. Domains report monotonic
+/// times.
 fn realtime_less_monotonic_ns() -> u64 {
     now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic))
 }

@@ -193,7 +193,7 @@ fn settings_change_while_a_stream_runs() {
 
 #[test]
 fn a_killed_domain_leaks_no_buffer() {
-    // With 10 ms, the machine holds packets at any moment.
+    // With a maximum wait of 10 ms, the machine holds packets at any moment.
     let switches = "[lro]\nat = \"both\"\npsh = \"merge\"\nflush = \"t10000\"\n";
     let Some(machine) = start_with(switches, &["iperf3"]) else {
         return;
