@@ -245,7 +245,7 @@ fn a_ratio_beside_a_papers_effect() {
         (0.8, 1.25, 4.5, ComparisonVerdict::Equal),
         (0.9, 1.3, 4.5, ComparisonVerdict::SameSign),
         (0.1, 0.2, 4.5, ComparisonVerdict::Opposite),
-        // The interval contains 1, but is too wide to show that there is no effect.
+        // The interval contains 1, but is too wide to show the absence of an effect.
         (0.1, 0.3, 4.5, ComparisonVerdict::Unresolved),
         (0.0, 3.13, 0.67, ComparisonVerdict::Unresolved),
         // The ratio is close enough to be equal, but on the other side of 1.
