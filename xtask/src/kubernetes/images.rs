@@ -1,4 +1,4 @@
-//! Images of pods: archives that are imported on every node, because there is no registry.
+//! Images of pods: archives that are imported on every node, because the cluster has no registry.
 
 use super::programs::Components;
 use crate::workspace;
