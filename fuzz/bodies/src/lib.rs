@@ -2,7 +2,7 @@
 //! by its input, and panics if that part breaks a promise. Bodies use memory only; `vhost` also
 //! uses sockets and a memfd.
 //!
-//! | body | peer | attacks of the field's list |
+//! | body | peer | rows of the attack table in SPECIFICATION |
 //! |---|---|---|
 //! | [`ring()`] | either end of a ring | 1, 3, 4 |
 //! | [`netif()`] | a guest towards a netback, a driver domain towards a netfront | 1 – 9, 13, 24, 28 – 31 |
