@@ -545,7 +545,7 @@ enum EvictionRank {
     Free { in_bucket: usize },
 }
 
-/// The better of two entries for a new flow.
+/// Selects the better of two entries for a new flow.
 trait BetterEntry {
     fn max_by_rank(self, other: (usize, EvictionRank)) -> Self;
 }
