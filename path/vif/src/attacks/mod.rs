@@ -1,5 +1,5 @@
-//! Tests of the attacks in the field's list that a virtual interface must survive. `ring::tests`
-//! and `netif::tests` have those that the ring or the records reject.
+//! Tests of the attacks in SPECIFICATION's attack table that a virtual interface must survive.
+//! `ring::tests` and `netif::tests` test the attacks that the ring or the records reject.
 
 mod backend;
 mod frontend;

@@ -9,7 +9,7 @@
 //! [`Netback::small_frames_from_guest`] and [`Netback::small_frames_to_guest`].
 //!
 //! The netback holds every grant of a batch, and answers no request, until `from_guest_done` (row
-//! 31 of the field's list). It writes a response only after its copies (RING-8).
+//! 31 of the attack table in SPECIFICATION). It writes a response only after its copies (RING-8).
 
 mod buffers;
 mod chains;

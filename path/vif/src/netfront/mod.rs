@@ -18,7 +18,7 @@
 //! [`Netfront::transmit_small_frames`].
 //!
 //! The netfront does not trust the driver domain: it checks ids, offsets, lengths and flags against
-//! the posted requests (rows 2, 3, 6 of the field's list).
+//! the posted requests (rows 2, 3, 6 of the attack table in SPECIFICATION).
 
 mod interface;
 mod layout;

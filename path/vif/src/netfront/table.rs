@@ -18,7 +18,7 @@ pub enum GrantError {
     #[error("the grant does not exist")]
     NoSuch,
     /// The monitor rejected the call.
-    #[error("the monitor rejected it: {}", .0.name())]
+    #[error("the monitor rejected the grant: {}", .0.name())]
     Refused(GrantStatus),
 }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Numbers are little-endian; unnamed bytes are 0. A record is checked once, when it is decoded
-//! (row 24 of the field's list); clauses NETIF-14 to NETIF-17.
+//! (row 24 of the attack table in SPECIFICATION); clauses NETIF-14 to NETIF-17.
 
 use super::features::Features;
 use super::limits::MAX_SLOTS_STOCK;
