@@ -14,7 +14,7 @@ pub enum SpaceError {
     Refused(String),
     /// The extent of the change is unknown: the deadline has passed, or the agent has died. The
     /// domain must be killed before its pins are released.
-    #[error("lost: {0}")]
+    #[error("the address space is lost: {0}")]
     Lost(String),
 }
 
