@@ -43,13 +43,13 @@ pub enum AgentError {
     #[error("pages could not be unmapped: {0}")]
     UnmapFailed(io::Error),
     /// The memory does not exist, or its number is already in use.
-    #[error("memory number unknown or taken: {0}")]
+    #[error("memory {0} does not exist, or its number is in use")]
     Memory(u32),
     /// The slot is outside of the window, or occurs twice in the batch. Nothing has changed.
-    #[error("slot outside the window or given twice: {0}")]
+    #[error("slot {0} is outside of the window, or occurs twice")]
     Slot(Slot),
     /// The memory has no page with this number. Nothing has changed.
-    #[error("no such page: {0}")]
+    #[error("the memory has no page {0}")]
     Frame(u32),
     /// A descriptor could not be passed to the agent: the agent has too many memories, or the
     /// descriptor is not one of a memory.
