@@ -23,7 +23,7 @@ pub enum PciError {
     #[error("`{0}` is not the address of a PCI device: write it like 0000:00:03.0")]
     Address(String),
     /// The device does not exist.
-    #[error("there is no PCI device {0}: `lspci -D` lists all of them")]
+    #[error("PCI device {0} does not exist: `lspci -D` lists all devices")]
     NoDevice(String),
     /// The device has an unsupported type.
     #[error(
