@@ -1,4 +1,4 @@
-//! Ends of processes.
+//! Detects the end of processes.
 
 use std::fs;
 use std::process::Child;
