@@ -89,7 +89,7 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
 ///
 /// # Errors
 ///
-/// Returns an error if the node is unknown or has no address, or `is_near` fails. The present
+/// Returns an error if the node is unknown or has no address, or `is_near` fails. The current
 /// routes must then stay.
 fn desired_routes(
     nodes: &BTreeMap<String, Node>,
