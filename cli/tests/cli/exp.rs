@@ -330,7 +330,7 @@ fn peers_run_and_leave_nothing_behind() {
     assert_eq!(place.users(), Vec::<String>::new());
 
     let running = place.start(&[&all[..], &["60", "--only", "ovs"]].concat());
-    // Guest and switch run as soon as the guest has the switch's port.
+    // Once the guest uses the switch's port, both the guest and the switch run.
     wait(|| {
         place
             .users()
