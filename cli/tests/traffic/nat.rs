@@ -70,8 +70,8 @@ fn start() -> Option<Machine> {
     Some(machine)
 }
 
-/// Waits until the guest reaches the station. Earlier datagrams would be lost, and this test does
-/// not repeat them.
+/// Waits until the guest reaches the station. Earlier datagrams would be lost, and the tests do not
+/// repeat them.
 fn reaches_station(machine: &Machine) {
     let ping = machine.run(WEB, "ping", &["-c", "1", "-w", "60", "192.0.2.1"]);
     assert!(ping.status.success(), "{ping:?}");

@@ -134,9 +134,9 @@ fn interface(
     }
 }
 
-/// Returns whether an endpoint writes or reads the payload of its frames. If an endpoint only
-/// forwards headers, it may get buffers that lie in another CPU's cache, and a source fills each
-/// buffer only once.
+/// Returns whether an endpoint writes or reads the payload of its frames. An endpoint that does
+/// neither may get buffers that are in another CPU's cache, and such a source fills each buffer
+/// only once.
 fn touches_payload(endpoint: &EndpointConfig) -> bool {
     match endpoint {
         EndpointConfig::Source(source) => source.touch,
