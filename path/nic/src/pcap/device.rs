@@ -63,7 +63,7 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    /// Returns why the device fail reading or writing, or `None` if it has not.
+    /// Returns why reading or writing has failed, or `None` if it has not failed.
     #[must_use]
     pub fn failure(&self) -> Option<&PcapError> {
         self.failure.as_ref()
