@@ -77,7 +77,7 @@ pub(crate) fn check_without_interfaces(config: &Config) -> Vec<Finding> {
         cpus(ConfigPart::Guest(g), &guest.cpus, &allowed, &mut found);
         for (v, vif) in guest.vifs.iter().enumerate() {
             match &vif.endpoint {
-                Endpoint::Tap { port } => {
+                Endpoint::Tap(port) => {
                     namespace(ConfigPart::Vif(g, v), port.netns.as_deref(), &mut found);
                 }
                 Endpoint::Pcap(pcap) => files(ConfigPart::Vif(g, v), pcap, &mut found),
@@ -229,8 +229,7 @@ pub(crate) fn needs_tap(config: &Config) -> bool {
         NicKind::Soft { wire, .. } => matches!(wire, SoftWire::Tap(_)),
         _ => false,
     };
-    nics.any(|nic| is_tap(&nic.kind))
-        || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
+    nics.any(|nic| is_tap(&nic.kind)) || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap(_)))
 }
 
 /// Returns whether any NIC needs an AF_XDP socket.

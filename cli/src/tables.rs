@@ -356,7 +356,7 @@ fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> Port
 fn vif_location(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> PortLocation {
     let in_guest = |what: &str| (format!("{what} in the guest"), String::new(), String::new());
     match endpoint {
-        Endpoint::Tap { port } => kernel_location(port, ifname()),
+        Endpoint::Tap(port) => kernel_location(port, ifname()),
         Endpoint::Stack { station } => (
             "TCP/IP in the guest".to_owned(),
             addresses(&station.addresses),
@@ -364,7 +364,7 @@ fn vif_location(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) ->
         ),
         Endpoint::Sink { .. } => in_guest("sink"),
         Endpoint::Source(_) => in_guest("source"),
-        Endpoint::Echo => in_guest("echo"),
+        Endpoint::Echo {} => in_guest("echo"),
         Endpoint::Pcap(_) => in_guest("capture files"),
         Endpoint::VhostUser(machine) => (
             format!("vhost-user {}", machine.socket),

@@ -2,18 +2,19 @@
 
 use crate::address::{Cidr, MacAddress};
 use crate::capture::CaptureFiles;
-use crate::domain::{BURST_BYTES, FrameLimit, Offloads, Source};
+use crate::domain::Offloads;
 use crate::driver::DriverSection;
 use crate::findings::Findings;
 use crate::kernel_port::{self, KernelPort};
 use crate::pdev::Pdev;
-use crate::port_security::{self, PortSecurity, SourceGuard};
+use crate::port_security::{self, PortGuard, PortSecurity};
 use crate::problem::ConfigPart;
 use crate::rule::{self, FirewallPlace, FirewallRule, Inbound};
+use crate::soft::FRAME_BYTES_MIN;
 use crate::station::{self, StackConfig};
 use crate::table::TomlTable;
 use crate::vhost::{self, VirtualMachine};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// The maximum number of a guest's interfaces that derived MACs can distinguish.
@@ -45,6 +46,67 @@ const fn is_restarted() -> bool {
     true
 }
 
+/// Default burst size of a limit, bytes: two packets of 64 KB.
+pub const BURST_BYTES: u32 = 128 << 10;
+
+/// A limit on frames, as a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameLimit {
+    /// Rate, megabits of frames per second.
+    pub rate_mbps: f64,
+    /// Bytes of frames that may pass in one burst after a pause.
+    pub burst_bytes: u32,
+}
+
+/// The settings of an interface's port on the bridge that a file and the driver domain's
+/// configuration have in the same form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortSettings {
+    /// Limit of the traffic that the guest sends, megabits of frames per second; `None`: unlimited.
+    pub rate_mbps: Option<f64>,
+    /// Bytes of frames that it may send in one burst after a pause.
+    #[serde(skip_serializing_if = "is_default_burst")]
+    pub burst_bytes: u32,
+    /// Its share relative to other vifs when the driver is busy, 1 … 1000.
+    pub weight: u32,
+    /// Whether the guest forwards packets that it receives on this interface.
+    pub forwards: bool,
+    /// Firewall rules: the first match decides; unmatched frames pass.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<FirewallRule>,
+    /// Effect of the rules on its queues of NICs.
+    #[serde(skip_serializing_if = "FirewallPlace::is_default")]
+    pub firewall: FirewallPlace,
+}
+
+fn is_default_burst(bytes: &u32) -> bool {
+    *bytes == BURST_BYTES
+}
+
+impl Default for PortSettings {
+    fn default() -> Self {
+        Self {
+            rate_mbps: None,
+            burst_bytes: BURST_BYTES,
+            weight: 1,
+            forwards: false,
+            rules: Vec::new(),
+            firewall: FirewallPlace::default(),
+        }
+    }
+}
+
+impl PortSettings {
+    /// Adopts the settings that may change while the interface is in use: rules and limits.
+    pub(crate) fn apply_changes(&mut self, becomes: &Self) {
+        self.rules.clone_from(&becomes.rules);
+        self.rate_mbps = becomes.rate_mbps;
+        self.burst_bytes = becomes.burst_bytes;
+    }
+}
+
 /// One interface of a guest.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default)]
@@ -58,30 +120,19 @@ pub struct Vif {
     pub mtu: u32,
     /// The offloads that it requests from the driver.
     pub offloads: Offloads,
-    /// Limit of the traffic that it sends, megabits of frames per second; `None`: unlimited.
-    pub rate_mbps: Option<f64>,
-    /// Bytes of frames that it may send in one burst after a pause.
-    pub burst_bytes: u32,
+    /// The settings of its port.
+    #[serde(skip)]
+    pub settings: PortSettings,
     /// Limit of the traffic to it, megabits of frames per second; `None`: unlimited.
     pub rate_to_guest_mbps: Option<f64>,
     /// Bytes of frames that may be delivered in one burst after a pause; `None`: see
     /// [`Vif::limit_to_guest`].
     pub burst_to_guest_bytes: Option<u32>,
-    /// Its share relative to other vifs, 1 … 1000.
-    pub weight: u32,
-    /// Whether the guest forwards packets that it receives on this interface.
-    pub forwards: bool,
     /// The identities that it may claim.
     #[serde(skip)]
     pub security: PortSecurity,
     /// Its dedicated queue of an AF_XDP NIC.
     pub pdev: Option<Pdev>,
-    /// Firewall rules: the first match decides; unmatched frames pass.
-    #[serde(skip)]
-    pub rules: Vec<FirewallRule>,
-    /// Effect of the rules on its queues of NICs.
-    #[serde(skip)]
-    pub firewall: FirewallPlace,
     /// Whether its firewall keeps state by default.
     #[serde(skip)]
     pub stateful: bool,
@@ -91,7 +142,7 @@ pub struct Vif {
 
 impl Default for Vif {
     fn default() -> Self {
-        Self::new(Endpoint::Echo)
+        Self::new(Endpoint::Echo {})
     }
 }
 
@@ -104,28 +155,21 @@ impl Vif {
             endpoint,
             mtu: 1500,
             offloads: Offloads::default(),
-            rate_mbps: None,
-            burst_bytes: BURST_BYTES,
+            settings: PortSettings::default(),
             rate_to_guest_mbps: None,
             burst_to_guest_bytes: None,
-            weight: 1,
-            forwards: false,
             security: PortSecurity::default(),
             pdev: None,
-            rules: Vec::new(),
-            firewall: FirewallPlace::default(),
             stateful: false,
             inbound: None,
         }
     }
 
     /// Adopts the settings that may change while the interface is in use, like
-    /// [`VifConfig::apply_changes`](crate::domain::VifConfig::change_to).
+    /// [`VifConfig::apply_changes`](crate::domain::VifConfig::apply_changes).
     pub(crate) fn apply_changes(&mut self, becomes: &Self) {
-        self.rules.clone_from(&becomes.rules);
+        self.settings.apply_changes(&becomes.settings);
         (self.stateful, self.inbound) = (becomes.stateful, becomes.inbound);
-        self.rate_mbps = becomes.rate_mbps;
-        self.burst_bytes = becomes.burst_bytes;
         self.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
         self.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
     }
@@ -137,7 +181,7 @@ impl Vif {
         let last = self
             .stateful
             .then(|| self.inbound.unwrap_or_default().rule());
-        self.rules.iter().cloned().chain(last).collect()
+        self.settings.rules.iter().cloned().chain(last).collect()
     }
 
     /// Returns the limit of the traffic to it, if any.
@@ -156,46 +200,25 @@ impl Vif {
         })
     }
 
-    /// Returns whether ARP and neighbour discovery may claim only the interface's addresses.
-    #[must_use]
-    pub fn is_confined(&self) -> bool {
-        let has_addresses = !self.addresses().0.is_empty();
-        self.security.confined.unwrap_or(has_addresses)
-    }
-
-    /// Returns the prefixes of IP sources that the interface may use in addition to its addresses.
-    /// Returns `None` if it may use any source, which is the default without addresses and allowed
-    /// sources, and for a router without allowed sources.
-    #[must_use]
-    pub fn sources(&self) -> Option<&[Cidr]> {
-        let allowed = &self.security.allowed_sources[..];
-        let is_host = !self.forwards && !self.addresses().0.is_empty();
-        let is_strict = match self.security.source_guard {
-            Some(guard) => guard == SourceGuard::Strict,
-            None => is_host || !allowed.is_empty(),
-        };
-        is_strict.then_some(allowed)
-    }
-
-    /// Returns whether the interface may send to DHCP clients.
-    #[must_use]
-    pub fn serves_dhcp(&self) -> bool {
-        self.security.dhcp_server.unwrap_or(self.forwards)
+    /// Returns the identities that it may claim.
+    pub(crate) fn guard(&self) -> PortGuard {
+        let (addresses, gateways) = (self.addresses().0, self.gateways());
+        let is_router = self.settings.forwards;
+        self.security.guard(addresses, gateways, is_router)
     }
 
     /// Returns the name of the kernel interface behind interface number `v`, if it has one.
     pub(crate) fn ifname(&self, v: usize) -> Option<String> {
-        let Endpoint::Tap { port } = &self.endpoint else {
+        let Endpoint::Tap(port) = &self.endpoint else {
             return None;
         };
         Some(port.ifname.clone().unwrap_or_else(|| format!("eth{v}")))
     }
 
     /// Returns the addresses of the routers to which it sends.
-    #[must_use]
-    pub fn gateways(&self) -> Vec<IpAddr> {
+    fn gateways(&self) -> Vec<IpAddr> {
         match &self.endpoint {
-            Endpoint::Tap { port } => port.gateways(),
+            Endpoint::Tap(port) => port.gateways(),
             Endpoint::Stack { station } => station.gateway.into_iter().collect(),
             _ => Vec::new(),
         }
@@ -205,39 +228,75 @@ impl Vif {
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.endpoint {
-            Endpoint::Tap { port } => (&port.addresses, port.gateway),
+            Endpoint::Tap(port) => (&port.addresses, port.gateway),
             Endpoint::Stack { station } => (&station.addresses, station.gateway),
             _ => (&[], None),
         }
     }
 }
 
-/// The endpoint behind a guest's interface.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Endpoint {
-    /// A TAP in a network namespace.
-    Tap {
-        /// The kernel's end. Its MAC must be unset or the vif's.
-        port: KernelPort,
-    },
+/// The endpoint behind a guest's interface. `T` is the form of a TAP, `F` identifies a capture
+/// file, and `M` is the form of a virtual machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Endpoint<T = KernelPort, F = String, M = VirtualMachine> {
+    /// A TAP in a network namespace, for unmodified programs. In a file, its MAC must be unset or
+    /// the vif's.
+    Tap(T),
     /// A TCP/IP stack inside the guest domain.
     Stack {
         /// Its addresses and programs.
+        #[serde(rename = "stack")]
         station: StackConfig,
     },
-    /// Discards every frame.
+    /// Discards every frame and counts it.
     Sink {
         /// Whether it reads every byte.
         touch: bool,
     },
-    /// Sends frames.
+    /// Sends frames of one size.
     Source(Source),
     /// Returns every frame to its sender.
-    Echo,
-    /// Capture files.
-    Pcap(CaptureFiles),
+    Echo {},
+    /// Reads frames from a capture file, and writes frames to one.
+    Pcap(CaptureFiles<F>),
     /// A virtual machine.
-    VhostUser(VirtualMachine),
+    #[serde(rename = "vhost-user")]
+    VhostUser(M),
+}
+
+/// A source of frames of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Source {
+    /// Destination.
+    pub to: MacAddress,
+    /// Bytes of a frame without a VLAN tag, 60 … 1514.
+    pub size: u32,
+    /// Frames per second; `None`: unlimited.
+    pub rate_pps: Option<f64>,
+    /// Maximum number of frames in flight; 0: limited only by the ring and the pool.
+    pub window: u32,
+    /// Total number of frames; `None`: unlimited.
+    pub count: Option<u64>,
+    /// Whether it writes every byte of every frame.
+    pub touch: bool,
+    /// Number of UDP flows among which the frames rotate; 0: the frames are not IP.
+    pub flows: u16,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self {
+            to: MacAddress::default(),
+            size: FRAME_BYTES_MIN,
+            rate_pps: None,
+            window: 0,
+            count: None,
+            touch: false,
+            flows: 0,
+        }
+    }
 }
 
 /// Reads a section `[[guest]]`.
@@ -264,13 +323,13 @@ type ReadEndpoint = fn((usize, usize), &TomlTable<'_, '_>) -> Endpoint;
 
 /// Values of `endpoint`.
 const ENDPOINTS: [(&str, ReadEndpoint); 7] = [
-    ("tap", |_, t| Endpoint::Tap {
-        port: KernelPort {
+    ("tap", |_, t| {
+        Endpoint::Tap(KernelPort {
             persistent: t.value("persistent").unwrap_or(false),
             ipv6: t.fields(),
             mac: None,
             ..KernelPort::read(t)
-        },
+        })
     }),
     ("stack", |(g, v), t| Endpoint::Stack {
         station: station::read(t, "guest.vif.app", |app| ConfigPart::VifApp(g, v, app)),
@@ -282,7 +341,7 @@ const ENDPOINTS: [(&str, ReadEndpoint); 7] = [
         t.needs("to", station::SEND_TO);
         Endpoint::Source(t.fields())
     }),
-    ("echo", |_, _| Endpoint::Echo),
+    ("echo", |_, _| Endpoint::Echo {}),
     ("pcap", |_, t| Endpoint::Pcap(t.fields())),
     ("vhost-user", |_, t| Endpoint::VhostUser(vhost::read(t))),
 ];
@@ -294,13 +353,17 @@ fn vif(g: usize, v: usize, t: TomlTable<'_, '_>) -> Vif {
     let is_known = endpoint.is_some();
     let rule_part = |r| ConfigPart::VifRule(g, v, r);
     let (firewall, stateful) = t.choice("firewall", &FIREWALLS).unwrap_or_default();
-    let vif = Vif {
-        endpoint: endpoint.unwrap_or(Endpoint::Echo),
-        security: t.fields(),
+    let settings = PortSettings {
         rules: t.tables("rule", "guest.vif.rule", rule_part, |r, t| {
             rule::read(r, t, &rule::OF_VIF)
         }),
         firewall,
+        ..t.fields_except(&["rules", "firewall"])
+    };
+    let vif = Vif {
+        endpoint: endpoint.unwrap_or(Endpoint::Echo {}),
+        settings,
+        security: t.fields(),
         stateful,
         ..t.fields()
     };
@@ -356,14 +419,17 @@ fn limit_to_guest(found: &mut Findings, part: ConfigPart, vif: &Vif) {
 fn check_vif(found: &mut Findings, (g, v): (usize, usize), vif: &Vif, driver: &DriverSection) {
     let part = ConfigPart::Vif(g, v);
     found.range(part, "mtu", vif.mtu, 576..=9000);
-    found.rate(part, "rate_mbps", vif.rate_mbps);
-    found.range(part, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
+    let settings = &vif.settings;
+    found.rate(part, "rate_mbps", settings.rate_mbps);
+    found.range(part, "burst_bytes", settings.burst_bytes, 1..=u32::MAX);
     limit_to_guest(found, part, vif);
-    found.range(part, "weight", vif.weight, 1..=1000);
+    found.range(part, "weight", settings.weight, 1..=1000);
     port_security::check(found, part, &vif.security, !vif.addresses().0.is_empty());
-    rule::check(found, part, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
+    rule::check(found, part, &settings.rules, |r| {
+        ConfigPart::VifRule(g, v, r)
+    });
     match &vif.endpoint {
-        Endpoint::Tap { port } => kernel_port::check(found, part, port, vif.ifname(v)),
+        Endpoint::Tap(port) => kernel_port::check(found, part, port, vif.ifname(v)),
         Endpoint::Stack { station } => {
             let workers = Some(driver.workers);
             station::check(found, part, station, workers, |app| {
@@ -382,6 +448,6 @@ fn check_vif(found: &mut Findings, (g, v): (usize, usize), vif: &Vif, driver: &D
         Endpoint::VhostUser(machine) => {
             vhost::check(found, part, machine, driver.grants);
         }
-        Endpoint::Sink { .. } | Endpoint::Echo => {}
+        Endpoint::Sink { .. } | Endpoint::Echo {} => {}
     }
 }

@@ -50,7 +50,7 @@ pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
     let guest = GuestSection {
-        vifs: vec![Vif::new(Endpoint::Echo)],
+        vifs: vec![Vif::new(Endpoint::Echo {})],
         ..GuestSection::default()
     };
     let entries = grant_entries(config, &guest);
@@ -205,7 +205,7 @@ impl LiveConfig {
                     .get(address)
                     .is_some_and(|mac| mac.0 != vif.mac)
             };
-            vif.announces = vif.addresses.iter().any(others);
+            vif.announces = vif.guard.addresses.iter().any(others);
         }
         let found = self.config.findings_with(g, &domain);
         let warnings = self.config.warnings().into_iter();

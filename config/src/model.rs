@@ -110,9 +110,8 @@ impl Config {
     /// between kernels, of guests and of this system, which exchange segments of 64 KB. Frames of a
     /// wire, including merged ones, use half pages.
     pub(crate) fn default_buffer_size(&self) -> BufferSize {
-        let leaves_segments = |vif: &Vif| {
-            vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
-        };
+        let leaves_segments =
+            |vif: &Vif| vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap(_));
         let mut vifs = self.guests.iter().flat_map(|guest| &guest.vifs).peekable();
         let is_local = |nic: &NicSection| matches!(nic.kind, NicKind::Local { .. });
         let whole = self.driver.offloads == Offloads::Tso

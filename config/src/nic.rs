@@ -3,10 +3,7 @@
 use crate::address::{Cidr, MacAddress};
 use crate::cable::Cable;
 use crate::capture::CaptureFiles;
-use crate::domain::{
-    BUFFER_BYTES, FRAME_EXTRA_BYTES, ModerationConfig, Offloads, PCI_MTU_MAX, VmqConfig,
-    XDP_MTU_MAX,
-};
+use crate::domain::{BUFFER_BYTES, Offloads};
 use crate::findings::Findings;
 use crate::kernel_port::{self, KernelPort, ifname, netns};
 use crate::problem::ConfigPart;
@@ -16,67 +13,98 @@ use crate::station;
 use crate::table::TomlTable;
 use crate::uplink;
 use abi::machine::Uplink;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
+/// Bytes in addition to the MTU in a buffer that receives a whole frame: an Ethernet header, a VLAN
+/// tag, and one byte that shows whether the frame was truncated.
+pub const FRAME_EXTRA_BYTES: u32 = 19;
+
+/// Largest MTU of an AF_XDP socket that receives into buffers of [`BUFFER_BYTES`]. The kernel
+/// reserves the first 256 bytes; the Ethernet header and a VLAN tag take 18.
+pub(crate) const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
+
+/// Largest MTU of a PCI device that receives into buffers of [`BUFFER_BYTES`]. The device's header
+/// takes 12 bytes; the Ethernet header and a VLAN tag take 18.
+pub(crate) const PCI_MTU_MAX: u32 = BUFFER_BYTES - PCI_HEADER_BYTES - 18;
+/// Bytes of the header that a PCI device writes before a frame.
+pub(crate) const PCI_HEADER_BYTES: u32 = 12;
+
 /// One network interface of the driver domain.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NicSection {
     /// Its name.
     pub name: String,
     /// Its kind.
-    #[serde(skip)]
     pub kind: NicKind,
+    /// Its settings that do not depend on its kind.
+    pub settings: NicSettings,
+    /// The uplink that joins the kernel's end to the network of its namespace, if any.
+    pub uplink: Option<Uplink>,
+}
+
+/// The settings of a NIC that a file and the driver domain's configuration have in the same form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicSettings {
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
-    /// Rate of the token bucket, megabits of frames per second; `None`: unlimited.
+    /// Rate of the token bucket in each direction, megabits of frames per second; `None`:
+    /// unlimited.
     pub rate_mbps: Option<f64>,
     /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
     /// Schedule by which the driver polls for received frames.
-    #[serde(skip)]
     pub moderation: ModerationConfig,
-    /// Buffers of its receive pool, of 2048 bytes.
+    /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
-    /// Dedicated queues, each for one guest, if any.
-    #[serde(skip)]
+    /// Dedicated queues, each for one guest, if any. A driver's configuration has only those that
+    /// are assigned by load.
     pub vmq: Option<VmqConfig>,
     /// Firewall rules: the first match decides; unmatched frames pass.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FirewallRule>,
-    /// The uplink that joins the kernel's end to the network of its namespace, if any.
-    #[serde(skip)]
-    pub uplink: Option<Uplink>,
 }
 
-impl Default for NicSection {
+/// Dedicated queues of a NIC, assigned to guest interfaces by load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmqConfig {
+    /// Their number.
+    pub queues: u32,
+    /// Milliseconds between reassignments to the busiest guests; 0: a guest keeps its queue.
+    pub rebalance_ms: u32,
+}
+
+/// Schedule by which the driver polls a NIC for received frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModerationConfig {
+    /// Always: the driver never sleeps.
+    Spin,
+    /// Every n microseconds.
+    Tick(u32),
+    /// When the NIC signals an event.
+    Event,
+}
+
+impl Default for NicSettings {
     fn default() -> Self {
-        Self::new("", NicKind::Pcap(CaptureFiles::default()))
-    }
-}
-
-impl NicSection {
-    /// Returns a NIC with default values.
-    #[must_use]
-    pub fn new(name: impl Into<String>, kind: NicKind) -> Self {
-        let buffers = kind.buffers();
         Self {
-            name: name.into(),
-            kind,
             mtu: 1500,
             rate_mbps: None,
             burst_bytes: 65_536,
             moderation: ModerationConfig::Event,
-            buffers,
+            buffers: 1024,
             vmq: None,
             rules: Vec::new(),
-            uplink: None,
         }
     }
+}
 
-    /// Checks NIC number `n`, except its name.
-    pub(crate) fn check(&self, found: &mut Findings, n: usize) {
+impl NicSettings {
+    /// Checks the settings of NIC number `n`.
+    fn check(&self, found: &mut Findings, n: usize) {
         let part = ConfigPart::Nic(n);
         found.range(part, "mtu", self.mtu, 576..=9000);
         found.rate(part, "rate_mbps", self.rate_mbps);
@@ -91,6 +119,35 @@ impl NicSection {
             found.range(part, "vmq_rebalance_ms", of_nic.rebalance_ms, 0..=60_000);
         }
         rule::check(found, part, &self.rules, |r| ConfigPart::NicRule(n, r));
+    }
+}
+
+impl Default for NicSection {
+    fn default() -> Self {
+        Self::new("", NicKind::Pcap(CaptureFiles::default()))
+    }
+}
+
+impl NicSection {
+    /// Returns a NIC with default values.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: NicKind) -> Self {
+        let settings = NicSettings {
+            buffers: kind.buffers(),
+            ..NicSettings::default()
+        };
+        Self {
+            name: name.into(),
+            kind,
+            settings,
+            uplink: None,
+        }
+    }
+
+    /// Checks NIC number `n`, except its name.
+    pub(crate) fn check(&self, found: &mut Findings, n: usize) {
+        let part = ConfigPart::Nic(n);
+        self.settings.check(found, n);
         check_kind(found, n, self);
         if let Some(uplink) = &self.uplink {
             let port = match &self.kind {
@@ -112,7 +169,7 @@ impl NicSection {
     /// Returns the name of its kernel interface, if it has one.
     pub(crate) fn ifname(&self) -> Option<String> {
         let port = self.kind.port()?;
-        Some(port.ifname.clone().unwrap_or_else(|| self.name.clone()))
+        Some(port.ifname.as_ref().unwrap_or(&self.name).clone())
     }
 
     /// Returns whether its device runs in a separate domain.
@@ -136,7 +193,7 @@ impl NicSection {
     /// Returns the number of its dedicated queues.
     #[must_use]
     pub fn dedicated_queues(&self) -> u32 {
-        self.vmq.map_or(0, |vmq| vmq.queues)
+        self.settings.vmq.map_or(0, |vmq| vmq.queues)
     }
 
     /// Returns the addresses of the routers to which the stations behind it send, if they are
@@ -295,27 +352,27 @@ fn of_kind(kind: NicKind) -> NicSection {
 
 /// Reads a section `[[nic]]`.
 pub(crate) fn read(n: usize, t: TomlTable<'_, '_>) -> NicSection {
-    t.needs("name", "give it a name, like \"wire\"");
+    let name = t.required("name", "give it a name, like \"wire\"");
     t.needs(
         "kind",
         "write kind = \"tap\", \"xdp\", \"vfio\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let of_kind = t.choice("kind", &KINDS).map(|read| read(n, &t));
     let is_known = of_kind.is_some();
-    let of_kind = of_kind.unwrap_or_default();
+    let mut nic = of_kind.unwrap_or_default();
+    nic.name = name.unwrap_or_default();
     let rule_part = |r| ConfigPart::NicRule(n, r);
-    let mut nic = NicSection {
+    let usual_buffers = nic.settings.buffers;
+    nic.settings = NicSettings {
         moderation: moderation(&t),
-        vmq: vmq(&t, of_kind.assigns_by_pdev()),
+        vmq: vmq(&t, nic.assigns_by_pdev()),
         rules: t.tables("rule", "nic.rule", rule_part, |r, t| {
             rule::read(r, t, &rule::OF_NIC)
         }),
-        kind: of_kind.kind,
-        uplink: of_kind.uplink,
-        ..t.fields()
+        ..t.fields_except(&["moderation", "vmq", "rules"])
     };
     if t.get("buffers").is_none() {
-        nic.buffers = of_kind.buffers;
+        nic.settings.buffers = usual_buffers;
     }
     match is_known {
         true => t.finish(),
@@ -403,14 +460,15 @@ fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<VmqConfig> {
 
 fn check_kind(found: &mut Findings, n: usize, nic: &NicSection) {
     let part = ConfigPart::Nic(n);
+    let settings = &nic.settings;
     if let Some(of_nic) = nic.kind.port() {
         kernel_port::check(found, part, of_nic, nic.ifname());
     }
     match &nic.kind {
         NicKind::Tap { .. } => {}
         NicKind::Xdp { wire } => {
-            if nic.mtu > XDP_MTU_MAX {
-                let what = format!("`kind` is \"xdp\" and `mtu` is {}", nic.mtu);
+            if settings.mtu > XDP_MTU_MAX {
+                let what = format!("`kind` is \"xdp\" and `mtu` is {}", settings.mtu);
                 let remedy = format!(
                     "a frame must fit one buffer, of which the kernel keeps 256 bytes: write an \
                      `mtu` of at most {XDP_MTU_MAX}"
@@ -445,13 +503,13 @@ fn check_kind(found: &mut Findings, n: usize, nic: &NicSection) {
                 }
                 SoftWire::Tap(_) => {}
                 SoftWire::Source(source) => {
-                    let size = 60..=nic.mtu.saturating_add(14);
+                    let size = 60..=settings.mtu.saturating_add(14);
                     found.range(part, "size", source.size, size);
                     station::destination(found, part, source.to);
                 }
             }
-            descriptors(found, part, nic, rings.descriptors);
-            rings.check(found, part, nic.moderation == ModerationConfig::Event);
+            descriptors(found, part, settings, rings.descriptors);
+            rings.check(found, part, settings.moderation == ModerationConfig::Event);
             found.cpus(part, cpus);
             if !cpus.is_empty() && *place == DevicePlace::Driver {
                 let what = "`cpus` is set and `device` is \"driver\"";
@@ -464,13 +522,13 @@ fn check_kind(found: &mut Findings, n: usize, nic: &NicSection) {
                 found.add(part, "lro", what, remedy);
             }
             if *header_split {
-                header_split_of(found, part, nic, (*place, *lro));
+                header_split_of(found, part, settings, (*place, *lro));
             }
         }
         NicKind::Vfio {
             device,
             descriptors: of_nic,
-        } => pci(found, part, nic, (device, *of_nic)),
+        } => pci(found, part, settings, (device, *of_nic)),
         NicKind::Pcap(files) => files.check(found, part),
     }
 }
@@ -479,7 +537,7 @@ fn check_kind(found: &mut Findings, n: usize, nic: &NicSection) {
 fn header_split_of(
     found: &mut Findings,
     part: ConfigPart,
-    nic: &NicSection,
+    nic: &NicSettings,
     (place, lro): (DevicePlace, bool),
 ) {
     let most = BUFFER_BYTES - FRAME_EXTRA_BYTES;
@@ -500,7 +558,7 @@ fn header_split_of(
 }
 
 /// Checks a PCI device: its address, its queues, and that a frame fits one buffer.
-fn pci(found: &mut Findings, part: ConfigPart, nic: &NicSection, (device, entries): (&str, u32)) {
+fn pci(found: &mut Findings, part: ConfigPart, nic: &NicSettings, (device, entries): (&str, u32)) {
     if !abi::pci::is_address(device) {
         let remedy = "write it as `lspci -D` does, like device = \"0000:00:03.0\"";
         found.add(part, "device", format!("`device` is \"{device}\""), remedy);
@@ -515,7 +573,7 @@ fn pci(found: &mut Findings, part: ConfigPart, nic: &NicSection, (device, entrie
 }
 
 /// Checks the entries of a device's queues.
-fn descriptors(found: &mut Findings, part: ConfigPart, nic: &NicSection, descriptors: u32) {
+fn descriptors(found: &mut Findings, part: ConfigPart, nic: &NicSettings, descriptors: u32) {
     let wrong = format!("`descriptors` is {descriptors}");
     if !(64..=4096).contains(&descriptors) || !descriptors.is_power_of_two() {
         let remedy = "write 64, 128, 256, 512, 1024, 2048 or 4096";

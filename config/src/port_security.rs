@@ -3,7 +3,8 @@
 use crate::address::{Cidr, MacAddress};
 use crate::findings::Findings;
 use crate::problem::ConfigPart;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Maximum number of MACs that an interface can have in addition to its configured one.
 const EXTRA_MACS_MAX: usize = 16;
@@ -18,12 +19,61 @@ pub struct PortSecurity {
     pub extra_macs: Vec<MacAddress>,
     /// Whether ARP and neighbour discovery may claim only `addresses`. `None`: true if any are set.
     pub confined: Option<bool>,
-    /// Whether IP sources are checked. `None`: see [`Vif::sources`](crate::Vif::sources).
+    /// Whether IP sources are checked. `None`: they are if it has addresses and does not forward,
+    /// or if any sources are allowed.
     pub source_guard: Option<SourceGuard>,
     /// Prefixes of IP sources that it may use in addition to `addresses`.
     pub allowed_sources: Vec<Cidr>,
     /// Whether it may send to DHCP clients. `None`: true if it forwards.
     pub dhcp_server: Option<bool>,
+}
+
+/// The identities that a guest's port may claim, for the driver domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortGuard {
+    /// Other MACs that the guest may use. It also receives the frames to them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extra_macs: Vec<MacAddress>,
+    /// Addresses of the guest that no other guest may claim.
+    pub addresses: Vec<IpAddr>,
+    /// Addresses of the guest's routers. Only a guest that has one of them may claim it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<IpAddr>,
+    /// Whether ARP and neighbour discovery may claim `addresses` only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub confined: bool,
+    /// Prefixes of the IP sources that the guest may use in addition to `addresses`. `None`: any
+    /// source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Vec<Cidr>>,
+    /// Whether the guest may send to DHCP clients.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dhcp_server: bool,
+}
+
+impl PortSecurity {
+    /// Returns the identities of a port with these addresses and gateways.
+    pub(crate) fn guard(
+        &self,
+        addresses: &[Cidr],
+        gateways: Vec<IpAddr>,
+        is_router: bool,
+    ) -> PortGuard {
+        let has_addresses = !addresses.is_empty();
+        let is_strict = match self.source_guard {
+            Some(guard) => guard == SourceGuard::Strict,
+            None => has_addresses && !is_router || !self.allowed_sources.is_empty(),
+        };
+        PortGuard {
+            extra_macs: self.extra_macs.clone(),
+            addresses: addresses.iter().map(|cidr| cidr.address).collect(),
+            gateways,
+            confined: self.confined.unwrap_or(has_addresses),
+            sources: is_strict.then(|| self.allowed_sources.clone()),
+            dhcp_server: self.dhcp_server.unwrap_or(is_router),
+        }
+    }
 }
 
 /// The IP sources that an interface may use.

@@ -59,13 +59,13 @@ pub(crate) const fn rings_slots(entries: u32) -> u32 {
 
 /// Returns the number of pages of a NIC's buffers and rings.
 pub(crate) fn nic_pages(nic: &NicConfig) -> u32 {
-    nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages() + LINEAR_PAGES
+    nic.settings.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages() + LINEAR_PAGES
 }
 
 /// Returns the number of pages that a NIC's device may access if it runs in a separate domain.
 pub(crate) fn device_pages(nic: &NicConfig) -> u32 {
     match nic.kind {
-        NicKindConfig::Device { .. } => nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages(),
+        NicKindConfig::Device { .. } => nic_pages(nic) - LINEAR_PAGES,
         _ => 0,
     }
 }

@@ -53,8 +53,7 @@ fn created_interfaces(config: &Config) -> Vec<CreatedInterface<'_>> {
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
-            if let (Endpoint::Tap { port }, Some(ifname)) = (&vif.endpoint, config.vif_ifname(g, v))
-            {
+            if let (Endpoint::Tap(port), Some(ifname)) = (&vif.endpoint, config.vif_ifname(g, v)) {
                 all.push(CreatedInterface::new(
                     ConfigPart::Vif(g, v),
                     ifname,

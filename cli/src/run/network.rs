@@ -83,15 +83,13 @@ impl RunNetwork {
 
     /// Returns the configuration of a machine with one guest, whose TAP is in `netns`.
     pub(super) fn config(&self, name: &str, netns: &Namespace) -> Config {
-        let tap = Endpoint::Tap {
-            port: KernelPort {
-                ifname: Some(IFNAME.to_owned()),
-                netns: Some(netns.path().display().to_string()),
-                addresses: vec![self.own],
-                gateway: self.gateway,
-                ..KernelPort::default()
-            },
-        };
+        let tap = Endpoint::Tap(KernelPort {
+            ifname: Some(IFNAME.to_owned()),
+            netns: Some(netns.path().display().to_string()),
+            addresses: vec![self.own],
+            gateway: self.gateway,
+            ..KernelPort::default()
+        });
         let guest = GuestSection {
             name: GUEST.to_owned(),
             restart: true,
@@ -127,14 +125,13 @@ impl RunNetwork {
             port,
             offloads: Offloads::Tso,
         };
-        NicSection {
-            mtu: self.mtu,
-            uplink: Some(Uplink::Nat(Nat {
-                forward: self.forward.clone(),
-                connections: self.connections,
-            })),
-            ..NicSection::new(UPLINK, tap)
-        }
+        let mut nic = NicSection::new(UPLINK, tap);
+        nic.settings.mtu = self.mtu;
+        nic.uplink = Some(Uplink::Nat(Nat {
+            forward: self.forward.clone(),
+            connections: self.connections,
+        }));
+        nic
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             }
             taken.addresses(part, vif.addresses().0);
             let port = match &vif.endpoint {
-                Endpoint::Tap { port } => Some(port),
+                Endpoint::Tap(port) => Some(port),
                 _ => None,
             };
             taken.port(part, port, config.vif_ifname(g, v));

@@ -37,7 +37,7 @@ fn contradiction(
         let what = format!("`pdev` is \"{pdev}\", but no NIC is named {}", pdev.nic);
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
-    let queues = match nic.vmq {
+    let queues = match nic.settings.vmq {
         Some(VmqConfig { queues, .. }) if nic.assigns_by_pdev() => queues,
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
@@ -85,7 +85,7 @@ fn contradiction(
 
 /// Returns whether a rule applies to frames from a NIC to a guest's interface.
 fn before_queue(nic: &NicSection, vif: &Vif) -> bool {
-    let mut from_wire = nic.rules.iter();
+    let mut from_wire = nic.settings.rules.iter();
     let mut to_guest = vif.all_rules().into_iter();
     from_wire.any(|rule| rule.applies_to(RuleDirection::In))
         || to_guest.any(|rule| rule.applies_to(RuleDirection::Out))

@@ -13,7 +13,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         return;
     }
     for (g, guest) in config.guests.iter().enumerate() {
-        let forwarding = guest.vifs.iter().position(|vif| vif.forwards);
+        let forwarding = guest.vifs.iter().position(|vif| vif.settings.forwards);
         if let Some(v) = forwarding {
             let what = format!(
                 "`rules` is \"lro\", but {}-{v} ({}) forwards, and its \

@@ -15,7 +15,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let part = ConfigPart::Nic(n);
         found.name(part, &nic.name);
         found.unique(part, &mut names, &nic.name, n, "[[nic]]");
-        if let Some(of_nic) = nic.vmq {
+        if let Some(of_nic) = nic.settings.vmq {
             vmq(config, found, part, nic, of_nic);
         }
         shared_by_workers(config, found, part, nic);
@@ -44,7 +44,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
         }
     }
     // The rate of a cable applies to all queues.
-    if nic.rate_mbps.is_some() && !matches!(nic.kind, NicKind::Soft { .. }) {
+    if nic.settings.rate_mbps.is_some() && !matches!(nic.kind, NicKind::Soft { .. }) {
         let what = format!("{wrong} and `rate_mbps` is set");
         let remedy = "leave one of them out: the token bucket is in front of the shared queue";
         found.add(part, "queues", what, remedy);
@@ -70,8 +70,8 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
         return;
     }
     let buffer = config.buffers.size.bytes() as u32;
-    if nic.mtu.saturating_add(FRAME_EXTRA_BYTES) > buffer {
-        let what = format!("{wrong} and `mtu` is {}", nic.mtu);
+    if nic.settings.mtu.saturating_add(FRAME_EXTRA_BYTES) > buffer {
+        let what = format!("{wrong} and `mtu` is {}", nic.settings.mtu);
         let remedy = format!(
             "a frame must fit one of the guests' buffers: write an `mtu` of at most {}, or \
              size = \"full\" in [buffers]",
@@ -92,7 +92,7 @@ fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, ni
         let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
         found.add(part, "kind", what, remedy);
     }
-    if nic.vmq.is_some() {
+    if nic.settings.vmq.is_some() {
         let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
         let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either directs \
                       frames to guests or spreads flows over workers";

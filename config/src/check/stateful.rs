@@ -8,18 +8,27 @@ use crate::rule::{FirewallRule, INBOUND, keep_state};
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut tables = 0;
     for (n, nic) in config.nics.iter().enumerate() {
-        tables += u32::from(keep_state(&nic.rules));
-        workers(config, found, &nic.rules, |r| ConfigPart::NicRule(n, r));
+        tables += u32::from(keep_state(&nic.settings.rules));
+        workers(config, found, &nic.settings.rules, |r| {
+            ConfigPart::NicRule(n, r)
+        });
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
             let part = ConfigPart::Vif(g, v);
-            let is_stateful = vif.stateful || keep_state(&vif.rules);
+            let is_stateful = vif.stateful || keep_state(&vif.settings.rules);
             tables += u32::from(is_stateful);
-            workers(config, found, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
+            workers(config, found, &vif.settings.rules, |r| {
+                ConfigPart::VifRule(g, v, r)
+            });
             if vif.stateful {
                 one_worker(config, found, part, "firewall");
-                if let Some(r) = vif.rules.iter().position(|rule| rule.name == INBOUND) {
+                if let Some(r) = vif
+                    .settings
+                    .rules
+                    .iter()
+                    .position(|rule| rule.name == INBOUND)
+                {
                     let what =
                         format!("`name` is \"{INBOUND}\", the name that `firewall` gives its rule");
                     found.add(ConfigPart::VifRule(g, v, r), "name", what, "choose another");
@@ -30,7 +39,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             }
             let Some(pdev) = &vif.pdev else { continue };
             let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
-            if is_stateful || nic.is_some_and(|nic| keep_state(&nic.rules)) {
+            if is_stateful || nic.is_some_and(|nic| keep_state(&nic.settings.rules)) {
                 let what = format!("`pdev` is \"{pdev}\", and the rules before it keep state");
                 let remedy = "leave one of them out: the kernel applies the rules before a \
                               dedicated queue, and tracks no flows";

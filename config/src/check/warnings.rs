@@ -30,7 +30,7 @@ impl Config {
     /// number `g`.
     fn smaller_mtu(&self, g: usize, mtu: u32) -> Option<(u32, String)> {
         let nics = self.nics.iter();
-        let nics = nics.map(|nic| (nic.mtu, format!("NIC {}", nic.name)));
+        let nics = nics.map(|nic| (nic.settings.mtu, format!("NIC {}", nic.name)));
         let others = self.guests.iter().enumerate().filter(|(n, _)| *n != g);
         let vifs = others.flat_map(|(_, guest)| guest.vifs.iter().map(move |vif| (vif.mtu, guest)));
         let vifs = vifs.map(|(mtu, guest)| (mtu, format!("guest {}", guest.name)));

@@ -1,12 +1,13 @@
 //! Configuration of the driver domain.
 
-use super::link::{BUFFER_BYTES, RingFormat};
-use crate::address::Cidr;
+use super::link::RingFormat;
 use crate::cable::CableConfig;
 use crate::capture::CaptureSpec;
 use crate::driver::DriverSection;
+use crate::guest::{FrameLimit, PortSettings};
 use crate::lro::LroConfig;
-use crate::rule::{FirewallPlace, FirewallRule};
+use crate::nic::{FRAME_EXTRA_BYTES, NicSettings, PCI_HEADER_BYTES};
+use crate::port_security::PortGuard;
 use crate::soft::Rings;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -67,57 +68,19 @@ pub struct NicConfig {
     pub name: String,
     /// Its kind.
     pub kind: NicKindConfig,
-    /// Maximum transmission unit of frames that the driver sends, bytes of IP.
-    pub mtu: u32,
-    /// Rate of its token bucket in each direction, megabits of frames per second; `None`:
-    /// unlimited.
-    pub rate_mbps: Option<f64>,
-    /// Capacity of the bucket, bytes of frames.
-    pub burst_bytes: u32,
-    /// Schedule by which the driver polls for received frames.
-    pub moderation: ModerationConfig,
-    /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
-    pub buffers: u32,
+    /// Its settings, with the rate of one worker.
+    #[serde(flatten)]
+    pub settings: NicSettings,
     /// Addresses of the stations behind it, which no guest may claim.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
     /// Addresses of the routers to which these stations send.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
-    /// Its dedicated queues, if it has any.
-    #[serde(default)]
-    pub vmq: Option<VmqConfig>,
-    /// Firewall rules.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<FirewallRule>,
 }
-
-/// Bytes in addition to the MTU in a buffer that receives a whole frame: an Ethernet header, a VLAN
-/// tag, and one byte that shows whether the frame was truncated.
-pub const FRAME_EXTRA_BYTES: u32 = 19;
 
 /// Maximum length of an IP packet before segmentation, bytes.
 pub const GSO_BYTES: u32 = u16::MAX as u32;
-
-/// Largest MTU of an AF_XDP socket that receives into buffers of [`BUFFER_BYTES`]. The kernel
-/// reserves the first 256 bytes; the Ethernet header and a VLAN tag take 18.
-pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
-
-/// Largest MTU of a PCI device that receives into buffers of [`BUFFER_BYTES`]. The device's header
-/// takes 12 bytes; the Ethernet header and a VLAN tag take 18.
-pub const PCI_MTU_MAX: u32 = BUFFER_BYTES - PCI_HEADER_BYTES - 18;
-/// Bytes of the header that a PCI device writes before a frame.
-const PCI_HEADER_BYTES: u32 = 12;
-
-/// Dedicated queues of a NIC, assigned to guest interfaces by load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VmqConfig {
-    /// Their number.
-    pub queues: u32,
-    /// Milliseconds between reassignments to the busiest guests; 0: a guest keeps its queue.
-    pub rebalance_ms: u32,
-}
 
 /// Kinds of network interfaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -205,14 +168,15 @@ impl NicConfig {
         };
         let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
         // Without a device domain, only headers of dedicated queues are split.
-        let by_load = self.vmq.map_or(0, |vmq| vmq.queues);
+        let by_load = self.settings.vmq.map_or(0, |vmq| vmq.queues);
         let (dedicated, split) = match self.kind {
             NicKindConfig::Device { queues, splits, .. } if splits => (queues, queues + 1),
             NicKindConfig::Device { queues, .. } => (queues, 0),
             _ => (by_load, by_load),
         };
         let ring = 1 + pages(DESCRIPTOR_BYTES) + pages(COMPLETION_BYTES);
-        let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));
+        let frame = self.settings.mtu.saturating_add(FRAME_EXTRA_BYTES);
+        let sent = pages(frame.next_multiple_of(64));
         ring.saturating_mul(dedicated + 2)
             .saturating_add(pages(HEADER_BYTES).saturating_mul(split))
             .saturating_add(sent)
@@ -226,7 +190,7 @@ impl NicConfig {
                 .saturating_add(4)
                 .div_ceil(PAGE)
         };
-        let sent = self.mtu.saturating_add(PCI_HEADER_BYTES + 18);
+        let sent = self.settings.mtu.saturating_add(PCI_HEADER_BYTES + 18);
         // Each frame lies in one page.
         let sent = sent.checked_next_power_of_two().unwrap_or(u32::MAX);
         let sent = sent.saturating_mul(entries).div_ceil(PAGE);
@@ -246,39 +210,6 @@ const COMPLETION_BYTES: u32 = 16;
 /// Bytes reserved for a split header.
 const HEADER_BYTES: u32 = 128;
 
-/// Schedule by which the driver polls a NIC for received frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModerationConfig {
-    /// Always: the driver never sleeps.
-    Spin,
-    /// Every n microseconds.
-    Tick(u32),
-    /// When the NIC signals an event.
-    Event,
-}
-
-/// Default burst size of a limit, bytes: two packets of 64 KB.
-pub const BURST_BYTES: u32 = 128 << 10;
-
-fn burst_bytes() -> u32 {
-    BURST_BYTES
-}
-
-fn is_default_burst(bytes: &u32) -> bool {
-    *bytes == BURST_BYTES
-}
-
-/// A limit on frames, as a token bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FrameLimit {
-    /// Rate, megabits of frames per second.
-    pub rate_mbps: f64,
-    /// Bytes of frames that may pass in one burst after a pause.
-    pub burst_bytes: u32,
-}
-
 /// The driver domain's configuration of a virtual interface.
 ///
 /// During an upgrade, a driver domain and a manager of different versions work together. A driver
@@ -293,39 +224,19 @@ pub struct VifConfig {
     pub name: String,
     /// The guest's MAC.
     pub mac: [u8; 6],
-    /// Other MACs that the guest may use. It also receives the frames to them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub extra_macs: Vec<[u8; 6]>,
-    /// Addresses of the guest that no other guest may claim.
-    #[serde(default)]
-    pub addresses: Vec<IpAddr>,
-    /// Addresses of the guest's routers. Only a guest that has one of them may claim it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gateways: Vec<IpAddr>,
-    /// Whether ARP and neighbour discovery may claim `addresses` only.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub confined: bool,
-    /// Prefixes of the IP sources that the guest may use in addition to `addresses`. `None`: any
-    /// source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sources: Option<Vec<Cidr>>,
-    /// Whether the guest may send to DHCP clients.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub dhcp_server: bool,
+    /// The identities that the guest may claim.
+    #[serde(flatten)]
+    pub guard: PortGuard,
+    /// The settings of its port, with the rate of one worker and the rules that `firewall` adds.
+    #[serde(flatten)]
+    pub settings: PortSettings,
     /// Whether to announce the addresses once the interface is connected. Queries may have failed
     /// while it was disconnected, or other stations may have cached another guest's MAC for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub announces: bool,
-    /// Limit of the traffic that the guest sends, megabits of frames per second; `None`: unlimited.
-    pub rate_mbps: Option<f64>,
-    /// Bytes of frames that it may send in one burst after a pause.
-    #[serde(default = "burst_bytes", skip_serializing_if = "is_default_burst")]
-    pub burst_bytes: u32,
     /// Limit of the traffic to the guest; `None`: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_guest: Option<FrameLimit>,
-    /// Its share relative to other vifs when the driver is busy, 1 … 1000.
-    pub weight: u32,
     /// First slot of the grant window for this vif's grants.
     pub first_slot: u32,
     /// Number of these slots. The driver cannot map higher grant references.
@@ -338,14 +249,6 @@ pub struct VifConfig {
     pub flip_pages: u32,
     /// Number of the driver's own pages that the mode `copy` copies to and from; 0 in other modes.
     pub staging_pages: u32,
-    /// Whether the guest forwards packets that it receives on this interface.
-    pub forwards: bool,
-    /// Firewall rules.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<FirewallRule>,
-    /// Effect of the rules on its queues of NICs.
-    #[serde(default, skip_serializing_if = "FirewallPlace::is_default")]
-    pub firewall: FirewallPlace,
     /// Its dedicated queue of an AF_XDP NIC, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<DedicatedQueueConfig>,
@@ -357,9 +260,7 @@ pub struct VifConfig {
 impl VifConfig {
     /// Adopts the settings that may change while the interface is in use: rules and limits.
     pub fn apply_changes(&mut self, becomes: &Self) {
-        self.rules.clone_from(&becomes.rules);
-        self.rate_mbps = becomes.rate_mbps;
-        self.burst_bytes = becomes.burst_bytes;
+        self.settings.apply_changes(&becomes.settings);
         self.to_guest = becomes.to_guest;
     }
 
@@ -371,8 +272,6 @@ impl VifConfig {
             conn,
             name,
             mac,
-            burst_bytes: BURST_BYTES,
-            weight: 1,
             ..Self::default()
         }
     }

@@ -1,11 +1,8 @@
 //! Configuration of a guest domain's program.
 
 use super::link::{BufferSize, Offloads, RingFormat};
-use crate::address::MacAddress;
-use crate::capture::CaptureSpec;
+use crate::guest::Endpoint;
 use crate::lro::LroConfig;
-use crate::soft::FRAME_BYTES_MIN;
-use crate::station::StackConfig;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of a guest domain.
@@ -78,75 +75,27 @@ fn is_zero(pages: &u32) -> bool {
 }
 
 /// The endpoint behind a netfront.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum EndpointConfig {
-    /// A TAP with virtio-net headers in a network namespace, for unmodified programs.
-    Tap {
-        /// Device number of each queue.
-        devices: Vec<u32>,
-    },
-    /// A TCP/IP stack inside the guest domain.
-    Stack {
-        /// Its addresses and programs.
-        stack: StackConfig,
-    },
-    /// Discards every frame and counts it.
-    Sink {
-        /// Whether it reads every byte.
-        touch: bool,
-    },
-    /// Sends frames of one size.
-    Source(Source),
-    /// Returns every frame to its sender.
-    Echo {},
-    /// Reads frames from a capture file, and writes frames to one.
-    Pcap(CaptureSpec),
-    /// A virtual machine, connected through its monitor's vhost-user socket.
-    #[serde(rename = "vhost-user")]
-    VhostUser {
-        /// Number of the device: a socket.
-        device: u32,
-        /// Whether the manager connects to the virtual machine's monitor and passes each connection
-        /// over the device. Otherwise the device is a listening socket.
-        client: bool,
-        /// Queue pairs that the virtual machine may use, 1 … 8.
-        queue_pairs: u32,
-        /// The maximum size of the virtual machine's mapped memory, bytes.
-        memory_max: u64,
-    },
+pub type EndpointConfig = Endpoint<TapQueues, u32, VhostConfig>;
+
+/// A TAP with virtio-net headers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TapQueues {
+    /// Device number of each queue.
+    pub devices: Vec<u32>,
 }
 
-/// A source of frames of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Source {
-    /// Destination.
-    pub to: MacAddress,
-    /// Bytes of a frame without a VLAN tag, 60 … 1514.
-    pub size: u32,
-    /// Frames per second; `None`: unlimited.
-    pub rate_pps: Option<f64>,
-    /// Maximum number of frames in flight; 0: limited only by the ring and the pool.
-    pub window: u32,
-    /// Total number of frames; `None`: unlimited.
-    pub count: Option<u64>,
-    /// Whether it writes every byte of every frame.
-    pub touch: bool,
-    /// Number of UDP flows among which the frames rotate; 0: the frames are not IP.
-    pub flows: u16,
-}
-
-impl Default for Source {
-    fn default() -> Self {
-        Self {
-            to: MacAddress::default(),
-            size: FRAME_BYTES_MIN,
-            rate_pps: None,
-            window: 0,
-            count: None,
-            touch: false,
-            flows: 0,
-        }
-    }
+/// A virtual machine, connected through its monitor's vhost-user socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VhostConfig {
+    /// Number of the device: a socket.
+    pub device: u32,
+    /// Whether the manager connects to the virtual machine's monitor and passes each connection
+    /// over the device. Otherwise the device is a listening socket.
+    pub client: bool,
+    /// Queue pairs that the virtual machine may use, 1 … 8.
+    pub queue_pairs: u32,
+    /// The maximum size of the virtual machine's mapped memory, bytes.
+    pub memory_max: u64,
 }

@@ -14,16 +14,18 @@ mod link;
 pub use crate::address::Cidr;
 pub use crate::cable::CableConfig;
 pub use crate::capture::CaptureSpec;
+pub use crate::guest::{BURST_BYTES, FrameLimit, PortSettings, Source};
 pub use crate::lro::LroConfig;
+pub use crate::nic::{FRAME_EXTRA_BYTES, ModerationConfig, NicSettings, VmqConfig};
+pub use crate::port_security::PortGuard;
 pub use crate::soft::{FrameSource, Rings};
 pub use crate::station::{StackApp, StackConfig};
 pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
-    BURST_BYTES, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig, FRAME_EXTRA_BYTES,
-    FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig, NicConfig,
-    NicKindConfig, PCI_MTU_MAX, QUEUE_BYTES, VifConfig, VmqConfig, XDP_MTU_MAX, flow_table_pages,
+    DedicatedQueueConfig, DeviceQueueConfig, DriverConfig, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES,
+    NicConfig, NicKindConfig, QUEUE_BYTES, VifConfig, flow_table_pages,
 };
-pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
+pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, TapQueues, VhostConfig};
 pub use link::{
     BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
 };

@@ -118,7 +118,7 @@ fn taken(config: &Config) -> BTreeSet<IpAddr> {
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let vifs = vifs.map(|vif| {
         let routes = match &vif.endpoint {
-            Endpoint::Tap { port } => &port.routes[..],
+            Endpoint::Tap(port) => &port.routes[..],
             _ => &[],
         };
         (vif.addresses(), routes)

@@ -127,7 +127,7 @@ fn can_be_added(nic: &NicSection) -> bool {
 /// requires that no guest owns one of its queues, and that its buffers may move.
 fn can_be_removed(nic: &NicSection) -> bool {
     match nic.kind {
-        NicKind::Xdp { .. } => nic.vmq.is_none(),
+        NicKind::Xdp { .. } => nic.settings.vmq.is_none(),
         NicKind::Vfio { .. } => false,
         _ => true,
     }

@@ -93,8 +93,8 @@ pub(super) fn add(
             entries,
             rings_slot,
             rules: firewall::RuleLists {
-                from_wire: compiled(&nic.rules, RuleDirection::In),
-                to_guest: compiled(&vif.rules, RuleDirection::Out),
+                from_wire: compiled(&nic.settings.rules, RuleDirection::In),
+                to_guest: compiled(&vif.settings.rules, RuleDirection::Out),
             },
         }));
         let queue = DedicatedQueueConfig {

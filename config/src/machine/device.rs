@@ -32,6 +32,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
     if !nic.has_device_domain() {
         return None;
     }
+    let settings = &nic.settings;
     let nics = Nics::build(config, 0);
     let pages = nics.nics.get(n).map_or(0, device_pages);
     let guests_slot = nics.nics.get(n).map_or(0, guests_slot);
@@ -41,7 +42,13 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
     let (wire, buffers) = match wire {
         SoftWire::Cable(cable) => (WireConfig::Cable(cable.with_mac(mac)), STATION_BUFFERS),
         SoftWire::Tap(port) => {
-            let tap = tap(port, config.nic_ifname(n), mac, nic.mtu, Offloads::None);
+            let tap = tap(
+                port,
+                config.nic_ifname(n),
+                mac,
+                settings.mtu,
+                Offloads::None,
+            );
             let device = devices.add(Device::Tap(tap));
             (WireConfig::Tap { device }, 0)
         }
@@ -49,8 +56,8 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
     };
     let lro_buffers = if *lro { LRO_BUFFERS } else { 0 };
     let device_config = DeviceConfig {
-        mtu: nic.mtu,
-        rate_mbps: nic.rate_mbps,
+        mtu: settings.mtu,
+        rate_mbps: settings.rate_mbps,
         wire,
         rings: *rings,
         pages,

@@ -1,9 +1,9 @@
 //! A worker of the driver domain.
 
 use super::encode::json;
-use super::nic::{Nics, without_prefixes};
+use super::nic::Nics;
 use super::polling::{PollingConfig, notify_us};
-use crate::domain::{DriverConfig, FrameLimit, VifConfig};
+use crate::domain::{DriverConfig, FrameLimit, PortSettings, VifConfig};
 use crate::driver::DriverSection;
 use crate::guest::Vif;
 use crate::model::Config;
@@ -87,32 +87,27 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
 pub(super) fn vif_config(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
     let guest = config.guests.get(g);
     let name = guest.map_or("", |guest| guest.name.as_str());
+    let settings = &vif.settings;
     VifConfig {
         conn: 0,
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
-        extra_macs: vif.security.extra_macs.iter().map(|mac| mac.0).collect(),
-        addresses: without_prefixes(vif.addresses().0),
-        gateways: vif.gateways(),
-        confined: vif.is_confined(),
-        sources: vif.sources().map(<[_]>::to_vec),
-        dhcp_server: vif.serves_dhcp(),
+        guard: vif.guard(),
+        settings: PortSettings {
+            rate_mbps: settings.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
+            rules: vif.all_rules(),
+            ..settings.clone()
+        },
         announces: false,
-        rate_mbps: vif.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
-        burst_bytes: vif.burst_bytes,
         to_guest: vif.limit_to_guest().map(|limit| FrameLimit {
             rate_mbps: config.driver.share_of(limit.rate_mbps),
             ..limit
         }),
-        weight: vif.weight,
         first_slot: 0,
         slots: guest.map_or(0, |guest| grant_entries(config, guest)),
         tables_slot: 0,
         flip_pages: flip_pages(config),
         staging_pages: staging_pages(config),
-        forwards: vif.forwards,
-        rules: vif.all_rules(),
-        firewall: vif.firewall,
         queue: None,
         device_queue: None,
     }

@@ -3,7 +3,7 @@
 use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::polling::PollingConfig;
-use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
+use crate::domain::{EndpointConfig, GuestConfig, GuestVif, TapQueues, VhostConfig};
 use crate::guest::{Endpoint, GuestSection, Vif};
 use crate::kernel_port::KernelPort;
 use crate::model::Config;
@@ -37,7 +37,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
         foreign_pages: foreign_pages(guest),
-        weight: sum(guest.vifs.iter().map(|vif| vif.weight)).max(1),
+        weight: sum(guest.vifs.iter().map(|vif| vif.settings.weight)).max(1),
         restart_pause_ms: guest.restart.then_some(config.driver.restart_pause_ms),
         cpus: guest.cpus.clone(),
         devices: devices.0,
@@ -77,7 +77,7 @@ fn guest_vif(
         release_threshold: config.buffers.release_threshold,
         prefetch: config.buffers.prefetch,
         offloads: vif.offloads.min(config.driver.offloads),
-        forwards: vif.forwards,
+        forwards: vif.settings.forwards,
         rx_pool: vif.pdev.as_ref().map(|_| rx_pool(config, v)),
         file_pages: file_pages(vif),
     }
@@ -105,7 +105,7 @@ fn endpoint(
     devices: &mut DeviceList,
 ) -> EndpointConfig {
     match &vif.endpoint {
-        Endpoint::Tap { port } => {
+        Endpoint::Tap(port) => {
             let workers = config.driver.workers.max(1);
             let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
             // The kernel may leave to the vif any offload that the vif and the driver are
@@ -119,22 +119,22 @@ fn endpoint(
                 ..tap
             };
             let queue = |worker| devices.share(tap.clone(), worker, workers);
-            EndpointConfig::Tap {
+            EndpointConfig::Tap(TapQueues {
                 devices: (0..workers).map(queue).collect(),
-            }
+            })
         }
         Endpoint::Stack { station } => EndpointConfig::Stack {
-            stack: station.clone(),
+            station: station.clone(),
         },
         Endpoint::Sink { touch } => EndpointConfig::Sink { touch: *touch },
         Endpoint::Source(source) => EndpointConfig::Source(*source),
-        Endpoint::Echo => EndpointConfig::Echo {},
+        Endpoint::Echo {} => EndpointConfig::Echo {},
         Endpoint::Pcap(files) => EndpointConfig::Pcap(devices.files(files)),
-        Endpoint::VhostUser(machine) => EndpointConfig::VhostUser {
+        Endpoint::VhostUser(machine) => EndpointConfig::VhostUser(VhostConfig {
             device: devices.add(Device::VhostUser(machine.device())),
             client: machine.client,
             queue_pairs: machine.queue_pairs(config.driver.workers),
             memory_max: machine.memory_bytes(),
-        },
+        }),
     }
 }

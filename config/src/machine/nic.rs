@@ -2,8 +2,7 @@
 
 use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{DeviceList, tap};
-use crate::address::Cidr;
-use crate::domain::{self, NicConfig, NicKindConfig, Offloads, VmqConfig};
+use crate::domain::{self, NicConfig, NicKindConfig, NicSettings, Offloads, VmqConfig};
 use crate::kernel_port::KernelPort;
 use crate::model::Config;
 use crate::nic::{NicKind, NicSection, XdpWire};
@@ -11,7 +10,6 @@ use crate::sizes::{BUFFERS_PER_PAGE, guests_slot, nic_pages, rings_slots};
 use crate::soft::{DevicePlace, SoftWire};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
-use std::net::IpAddr;
 
 /// The NICs that one worker has at its start. The driver places their buffers one after another,
 /// starting at its first frame. Rings of AF_XDP sockets are at the start of its grant window, or,
@@ -38,18 +36,18 @@ impl Nics {
         for (n, nic) in config.nics.iter().enumerate() {
             let kind = all.kind(config, n, nic, worker);
             let model = nic;
+            let settings = &model.settings;
+            let addresses = model.addresses().0.iter();
             let nic = NicConfig {
-                name: nic.name.clone(),
+                name: model.name.clone(),
                 kind,
-                mtu: nic.mtu,
-                rate_mbps: nic.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
-                burst_bytes: nic.burst_bytes,
-                moderation: nic.moderation,
-                buffers: nic.buffers,
-                addresses: without_prefixes(nic.addresses().0),
-                gateways: nic.gateways(),
-                vmq: vmq(nic),
-                rules: nic.rules.clone(),
+                settings: NicSettings {
+                    rate_mbps: settings.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
+                    vmq: vmq(model),
+                    ..settings.clone()
+                },
+                addresses: addresses.map(|cidr| cidr.address).collect(),
+                gateways: model.gateways(),
             };
             if let NicKindConfig::Vfio { device, .. } = nic.kind
                 && let Some(Device::Pci(pci)) = all.devices.0.get_mut(device as usize)
@@ -72,8 +70,8 @@ impl Nics {
     fn kind(&mut self, config: &Config, n: usize, nic: &NicSection, worker: u32) -> NicKindConfig {
         let workers = config.driver.workers.max(1);
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
-        let ifname = config.nic_ifname(n);
-        let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, nic.mtu, offloads);
+        let (ifname, mtu) = (config.nic_ifname(n), nic.settings.mtu);
+        let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, mtu, offloads);
         match &nic.kind {
             NicKind::Tap { port, offloads } => {
                 let queues = vmq(nic).map_or(0, |vmq| vmq.queues);
@@ -148,7 +146,7 @@ impl Nics {
         let device = self.devices.add(Device::Pci(Pci {
             address: address.to_owned(),
             first_frame: self.frames,
-            frames: nic.buffers.div_ceil(BUFFERS_PER_PAGE),
+            frames: nic.settings.buffers.div_ceil(BUFFERS_PER_PAGE),
             entries: descriptors,
             registers_slot,
         }));
@@ -166,13 +164,13 @@ impl Nics {
         (n, nic): (usize, &NicSection),
         netdev: Netdev,
     ) -> NicKindConfig {
-        let entries = nic.buffers.next_power_of_two();
+        let entries = nic.settings.buffers.next_power_of_two();
         let rings_slot = self.window_slots;
         self.window_slots += rings_slots(entries);
         let device = self.devices.add(Device::Xdp(Xdp {
             netdev,
             first_frame: self.frames,
-            frames: nic.buffers / BUFFERS_PER_PAGE,
+            frames: nic.settings.buffers / BUFFERS_PER_PAGE,
             chunk_bytes: domain::BUFFER_BYTES,
             entries,
             rings_slot,
@@ -196,10 +194,5 @@ impl Nics {
 /// Returns a NIC's dedicated queues that are assigned by load. Those of an AF_XDP NIC and of a
 /// device domain are assigned by `pdev`.
 fn vmq(nic: &NicSection) -> Option<VmqConfig> {
-    nic.vmq.filter(|_| !nic.assigns_by_pdev())
-}
-
-/// Returns addresses without their prefixes.
-pub(super) fn without_prefixes(addresses: &[Cidr]) -> Vec<IpAddr> {
-    addresses.iter().map(|cidr| cidr.address).collect()
+    nic.settings.vmq.filter(|_| !nic.assigns_by_pdev())
 }

@@ -4,7 +4,9 @@ use crate::address::MacAddress;
 use crate::domain::*;
 use crate::driver::DriverSection;
 use crate::lro::FlushConfig;
+use crate::parse::parse;
 use crate::rule::{FirewallPlace, FirewallRule};
+use serde_json::Value;
 
 #[test]
 fn every_kind_survives_json() {
@@ -37,11 +39,11 @@ fn every_kind_survives_json() {
         ],
     };
     let endpoints = [
-        EndpointConfig::Tap {
+        EndpointConfig::Tap(TapQueues {
             devices: vec![0, 1],
-        },
+        }),
         EndpointConfig::Stack {
-            stack: stack.clone(),
+            station: stack.clone(),
         },
         EndpointConfig::Sink { touch: true },
         EndpointConfig::Source(Source {
@@ -54,12 +56,12 @@ fn every_kind_survives_json() {
             flows: 0,
         }),
         EndpointConfig::Echo {},
-        EndpointConfig::VhostUser {
+        EndpointConfig::VhostUser(VhostConfig {
             device: 3,
             client: true,
             queue_pairs: 2,
             memory_max: 1 << 40,
-        },
+        }),
         EndpointConfig::Pcap(CaptureSpec {
             read: Some(1),
             write: None,
@@ -159,46 +161,52 @@ fn every_kind_survives_json() {
             .map(|(kind, moderation)| NicConfig {
                 name: "wire".into(),
                 kind,
-                mtu: 1500,
-                rate_mbps: Some(1000.0),
-                burst_bytes: 65536,
-                moderation,
-                buffers: 1024,
+                settings: NicSettings {
+                    mtu: 1500,
+                    rate_mbps: Some(1000.0),
+                    burst_bytes: 65536,
+                    moderation,
+                    buffers: 1024,
+                    vmq: Some(VmqConfig {
+                        queues: 2,
+                        rebalance_ms: 100,
+                    }),
+                    rules: vec![FirewallRule::any("1", true)],
+                },
                 addresses: vec!["10.0.0.1".parse().unwrap()],
                 gateways: vec!["10.0.0.254".parse().unwrap()],
-                vmq: Some(VmqConfig {
-                    queues: 2,
-                    rebalance_ms: 100,
-                }),
-                rules: vec![FirewallRule::any("1", true)],
             })
             .collect(),
         vifs: vec![VifConfig {
             conn: 0,
             name: "g-0".into(),
             mac: [2; 6],
-            extra_macs: vec![[4; 6]],
-            addresses: vec!["fd00::2".parse().unwrap()],
-            gateways: vec!["fd00::1".parse().unwrap()],
-            confined: true,
-            sources: Some(vec!["10.0.0.0/8".parse().unwrap()]),
-            dhcp_server: true,
+            guard: PortGuard {
+                extra_macs: vec![MacAddress([4; 6])],
+                addresses: vec!["fd00::2".parse().unwrap()],
+                gateways: vec!["fd00::1".parse().unwrap()],
+                confined: true,
+                sources: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+                dhcp_server: true,
+            },
+            settings: PortSettings {
+                rate_mbps: None,
+                burst_bytes: 9000,
+                weight: 1,
+                forwards: false,
+                rules: vec![FirewallRule::any("all", false)],
+                firewall: FirewallPlace::Shared,
+            },
             announces: false,
-            rate_mbps: None,
-            burst_bytes: 9000,
             to_guest: Some(FrameLimit {
                 rate_mbps: 0.5,
                 burst_bytes: 1,
             }),
-            weight: 1,
             first_slot: 0,
             slots: 1024,
             tables_slot: 1024,
             flip_pages: 0,
             staging_pages: 0,
-            forwards: false,
-            rules: vec![FirewallRule::any("all", false)],
-            firewall: FirewallPlace::Shared,
             device_queue: Some(DeviceQueueConfig {
                 nic: 2,
                 queue: 1,
@@ -242,8 +250,21 @@ fn every_kind_survives_json() {
     assert_eq!(serde_json::from_str::<DriverConfig>(&text).unwrap(), driver);
 }
 
+/// serde does not promise this for structures with flattened fields.
 #[test]
 fn unknown_fields_are_rejected() {
+    let text = "[[nic]]\nname = \"n\"\nkind = \"local\"\n[[guest]]\nname = \"g\"\n\
+                [[guest.vif]]\nendpoint = \"echo\"\n";
+    let machine = parse("f", text).unwrap().machine().unwrap();
+    let driver: Value = serde_json::from_str(&machine.domains[0].config).unwrap();
+    for place in ["", "/nics/0", "/nics/0/kind", "/vifs/0"] {
+        let mut changed = driver.clone();
+        serde_json::from_value::<DriverConfig>(changed.clone()).unwrap();
+        changed.pointer_mut(place).unwrap()["quarantine"] = Value::Bool(true);
+        let wrong = serde_json::from_value::<DriverConfig>(changed).unwrap_err();
+        let wrong = wrong.to_string();
+        assert!(wrong.starts_with("unknown field `quarantine`"), "{wrong}");
+    }
     assert!(
         serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true,"speed":1}"#)
             .is_err()
@@ -261,7 +282,10 @@ fn an_older_managers_interface_is_accepted() {
         "flip_pages":0,"staging_pages":0,"forwards":false}"#;
     let vif: VifConfig = serde_json::from_str(text).unwrap();
     let same = VifConfig {
-        addresses: vec!["10.0.0.2".parse().unwrap()],
+        guard: PortGuard {
+            addresses: vec!["10.0.0.2".parse().unwrap()],
+            ..PortGuard::default()
+        },
         slots: 1024,
         tables_slot: 1024,
         ..VifConfig::new(3, "g-0".into(), [2, 0, 0, 0, 0, 1])

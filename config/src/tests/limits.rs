@@ -25,8 +25,8 @@ fn vif_config(workers: u32, keys: &str) -> VifConfig {
 #[test]
 fn each_direction_has_a_rate_and_a_burst() {
     let none = vif_config(1, "");
-    assert_eq!((none.rate_mbps, none.to_guest), (None, None));
-    assert_eq!(none.burst_bytes, 131_072);
+    assert_eq!((none.settings.rate_mbps, none.to_guest), (None, None));
+    assert_eq!(none.settings.burst_bytes, 131_072);
     let all = "rate_mbps = 8\nburst_bytes = 1\nrate_to_guest_mbps = 2.5\n\
                burst_to_guest_bytes = 4294967295\n";
     let limit = |rate_mbps, burst_bytes| {
@@ -36,11 +36,17 @@ fn each_direction_has_a_rate_and_a_burst() {
         })
     };
     let both = vif_config(1, all);
-    assert_eq!((both.rate_mbps, both.burst_bytes), (Some(8.0), 1));
+    assert_eq!(
+        (both.settings.rate_mbps, both.settings.burst_bytes),
+        (Some(8.0), 1)
+    );
     assert_eq!(both.to_guest, limit(2.5, u32::MAX));
     // Workers share the rate. Each has the whole burst.
     let shared = vif_config(4, all);
-    assert_eq!((shared.rate_mbps, shared.burst_bytes), (Some(2.0), 1));
+    assert_eq!(
+        (shared.settings.rate_mbps, shared.settings.burst_bytes),
+        (Some(2.0), 1)
+    );
     assert_eq!(shared.to_guest, limit(0.625, u32::MAX));
     // The default burst is a tenth of a second, up to the maximum.
     for (mbps, burst) in [

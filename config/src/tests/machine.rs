@@ -69,8 +69,8 @@ fn workers_share_only_taps() {
     for worker in &machine.domains[..3] {
         let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
         assert_eq!((text.driver.broadcast_pps, text.reports_to_all), (34, true));
-        assert_eq!(text.nics[0].rate_mbps, Some(300.0));
-        assert_eq!(text.vifs[0].rate_mbps, Some(10.0));
+        assert_eq!(text.nics[0].settings.rate_mbps, Some(300.0));
+        assert_eq!(text.vifs[0].settings.rate_mbps, Some(10.0));
         let conns: Vec<_> = text.vifs.iter().map(|vif| vif.conn).collect();
         assert_eq!(conns, [0, 1]);
     }
@@ -143,8 +143,8 @@ fn the_driver_knows_each_guests_addresses() {
         addresses.iter().map(ToString::to_string).collect()
     };
     assert_eq!(texts(&driver.nics[0].addresses), ["10.0.0.1"]);
-    assert_eq!(texts(&driver.vifs[0].addresses), ["10.0.0.2"]);
-    assert_eq!(texts(&driver.vifs[1].addresses), ["10.0.0.3"]);
+    assert_eq!(texts(&driver.vifs[0].guard.addresses), ["10.0.0.2"]);
+    assert_eq!(texts(&driver.vifs[1].guard.addresses), ["10.0.0.3"]);
 }
 
 #[test]

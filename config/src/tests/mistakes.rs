@@ -348,7 +348,11 @@ fn irreversible_merging_is_rejected_for_routers() {
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
     assert_eq!(
-        driver.vifs.iter().map(|v| v.forwards).collect::<Vec<_>>(),
+        driver
+            .vifs
+            .iter()
+            .map(|v| v.settings.forwards)
+            .collect::<Vec<_>>(),
         [true, false]
     );
     assert!(guest.vifs[0].forwards);

@@ -133,7 +133,7 @@ fn a_nic_has_the_written_number_of_queues() {
         panic!("{:?}", text.nics)
     };
     assert_eq!((*device, &queues[..]), (0, &[1, 2, 3, 4, 5][..]));
-    assert_eq!(text.nics[0].vmq.map(|vmq| vmq.queues), Some(5));
+    assert_eq!(text.nics[0].settings.vmq.map(|vmq| vmq.queues), Some(5));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn pci_device_accesses_buffers_and_queues() {
         (0, pci.registers_slot, 256)
     );
     assert_eq!((pci.first_frame, pci.entries), (0, 256));
-    assert_eq!(pci.frames, nic.buffers / 2 + nic.ring_pages());
+    assert_eq!(pci.frames, nic.settings.buffers / 2 + nic.ring_pages());
     // Each queue of 256 entries takes 2 + 1 pages, and 256 frames in slots of 1530 bytes take 96.
     assert_eq!(nic.ring_pages(), 2 * (2 + 1) + 128);
     assert_eq!(xdp.rings_slot, Structure::ALL.len() as u32 * WINDOW_SLOTS);

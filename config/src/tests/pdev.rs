@@ -58,7 +58,7 @@ fn a_dedicated_queue_covers_the_receive_pool() {
         assert_eq!((of_b.queue, of_b.guest.as_str()), (1, "b"));
         let config: DriverConfig = serde_json::from_str(&driver.config).unwrap();
         assert_eq!(
-            config.nics[0].vmq, None,
+            config.nics[0].settings.vmq, None,
             "its queues are not assigned by load"
         );
         for (vif, queue, device) in [(0, of_a, 1), (2, of_b, 2)] {

@@ -15,25 +15,40 @@ fn vif_config(keys: &str) -> VifConfig {
 fn a_guest_with_addresses_is_confined_to_them() {
     let cidrs = |list: &[&str]| Some(list.iter().map(|text| text.parse().unwrap()).collect());
     let usual = vif_config("");
-    assert!(usual.confined && !usual.dhcp_server && usual.extra_macs.is_empty());
-    assert_eq!(usual.sources, cidrs(&[]));
-    assert_eq!(vif_config("source_guard = \"off\"").sources, None);
-    assert_eq!(vif_config("source_guard = \"strict\"").sources, cidrs(&[]));
+    assert!(usual.guard.confined && !usual.guard.dhcp_server && usual.guard.extra_macs.is_empty());
+    assert_eq!(usual.guard.sources, cidrs(&[]));
+    assert_eq!(vif_config("source_guard = \"off\"").guard.sources, None);
+    assert_eq!(
+        vif_config("source_guard = \"strict\"").guard.sources,
+        cidrs(&[])
+    );
     let allowed = "allowed_sources = [\"10.0.0.0/8\", \"fd00::/8\"]";
     let both = cidrs(&["10.0.0.0/8", "fd00::/8"]);
-    assert_eq!(vif_config(allowed).sources, both);
-    assert!(!vif_config("confined = false").confined);
-    assert!(vif_config("dhcp_server = true").dhcp_server);
+    assert_eq!(vif_config(allowed).guard.sources, both);
+    assert!(!vif_config("confined = false").guard.confined);
+    assert!(vif_config("dhcp_server = true").guard.dhcp_server);
     // A router forwards packets of other stations, and may be a DHCP server.
     let router = "forwards = true\n";
     let forwards = vif_config(router);
-    assert!(forwards.sources.is_none() && forwards.confined && forwards.dhcp_server);
-    assert_eq!(vif_config(&format!("{router}{allowed}")).sources, both);
+    assert!(
+        forwards.guard.sources.is_none() && forwards.guard.confined && forwards.guard.dhcp_server
+    );
+    assert_eq!(
+        vif_config(&format!("{router}{allowed}")).guard.sources,
+        both
+    );
     let strict = vif_config(&format!("{router}source_guard = \"strict\""));
-    assert_eq!(strict.sources, cidrs(&[]));
-    assert!(!vif_config(&format!("{router}dhcp_server = false")).dhcp_server);
+    assert_eq!(strict.guard.sources, cidrs(&[]));
+    assert!(
+        !vif_config(&format!("{router}dhcp_server = false"))
+            .guard
+            .dhcp_server
+    );
     let macs = vif_config("extra_macs = [\"02:00:00:00:07:01\", \"02:00:00:00:07:02\"]");
-    assert_eq!(macs.extra_macs, [[2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 7, 2]]);
+    assert_eq!(
+        macs.guard.extra_macs,
+        [1, 2].map(|n| MacAddress([2, 0, 0, 0, 7, n]))
+    );
 }
 
 #[test]
@@ -44,9 +59,9 @@ fn a_guest_without_addresses_may_use_any() {
         serde_json::from_str(&machine.unwrap().domains[0].config).unwrap()
     };
     let vif = &driver("").vifs[0];
-    assert!(!vif.confined && vif.sources.is_none());
+    assert!(!vif.guard.confined && vif.guard.sources.is_none());
     let vif = &driver("allowed_sources = [\"10.0.0.0/8\"]\n").vifs[0];
-    assert!(!vif.confined && vif.sources.is_some());
+    assert!(!vif.guard.confined && vif.guard.sources.is_some());
     for (keys, why) in [
         ("confined = true", "`addresses` is empty"),
         ("source_guard = \"strict\"", "`addresses` and `allowed"),
@@ -81,8 +96,8 @@ fn each_port_lists_the_routers_that_it_uses() {
     let plain = |list: &[std::net::IpAddr]| list.iter().map(ToString::to_string).collect();
     let gateways: [Vec<String>; 3] = [
         plain(&driver.nics[0].gateways),
-        plain(&driver.vifs[0].gateways),
-        plain(&driver.vifs[1].gateways),
+        plain(&driver.vifs[0].guard.gateways),
+        plain(&driver.vifs[1].guard.gateways),
     ];
     assert_eq!(gateways[0], ["10.0.0.254"]);
     assert_eq!(gateways[1], ["10.0.0.1", "10.0.0.9"]);
@@ -107,7 +122,7 @@ fn extra_macs_are_limited_and_unique() {
             .collect();
         format!("extra_macs = [{}]", all.join(", "))
     };
-    assert_eq!(vif_config(&macs(16)).extra_macs.len(), 16);
+    assert_eq!(vif_config(&macs(16)).guard.extra_macs.len(), 16);
     expect(&macs(17), "`extra_macs` has 17 entries; write at most 16");
     expect(
         "extra_macs = [\"01:00:00:00:00:01\"]",

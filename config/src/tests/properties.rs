@@ -100,11 +100,9 @@ proptest! {
         for (read, (vifs, rate, weight, touch)) in config.guests.iter().zip(guests) {
             prop_assert_eq!(read.vifs.len(), *vifs);
             for vif in &read.vifs {
-                let want = Vif {
-                    rate_mbps: rate.map(f64::from),
-                    weight: *weight,
-                    ..Vif::new(Endpoint::Sink { touch: *touch })
-                };
+                let mut want = Vif::new(Endpoint::Sink { touch: *touch });
+                want.settings.rate_mbps = rate.map(f64::from);
+                want.settings.weight = *weight;
                 prop_assert_eq!(vif, &want);
             }
         }

@@ -20,7 +20,7 @@ fn stateful_firewall_adds_a_last_rule() {
         state: Some(RuleState::New),
         ..FirewallRule::any("inbound", allow)
     };
-    assert!(driver_config("").vifs[0].rules.is_empty());
+    assert!(driver_config("").vifs[0].settings.rules.is_empty());
     assert_eq!(Inbound::default(), Inbound::Deny);
     for (keys, allow) in [
         ("", false),
@@ -36,8 +36,8 @@ fn stateful_firewall_adds_a_last_rule() {
             state: Some(RuleState::Established),
             ..FirewallRule::any("first", false)
         };
-        assert_eq!(vif.rules, [first, inbound(allow)]);
-        assert!(vif.firewall.is_default() && keep_state(&vif.rules));
+        assert_eq!(vif.settings.rules, [first, inbound(allow)]);
+        assert!(vif.settings.firewall.is_default() && keep_state(&vif.settings.rules));
     }
 }
 

@@ -55,7 +55,10 @@ fn as_replaced(rules: &Value) -> Vec<FirewallRule> {
     let mut wanted = rules.clone();
     wanted["name"] = json!("pod");
     let guest = running.with_rules(&live, &setting(wanted)).unwrap();
-    running.change(&guest).unwrap().vifs[0].rules.clone()
+    running.change(&guest).unwrap().vifs[0]
+        .settings
+        .rules
+        .clone()
 }
 
 /// Checks the lines of node-1.

@@ -4,7 +4,7 @@ use crate::guest_memory::XenGuestAccess;
 use crate::interfaces::{InterfaceChange, XenInterface};
 use crate::platform::Xen;
 use abi::ConnId;
-use config::domain::VifConfig;
+use config::domain::{PortGuard, PortSettings, VifConfig};
 use driver::guests::{GuestChange, Guests};
 use driver::vifs::memory::GuestAccess;
 use shmem::Span;
@@ -61,10 +61,16 @@ fn vif_config(conn: ConnId, served: &XenInterface) -> VifConfig {
     let name = format!("{}.{}", served.key.domain, served.key.device);
     let is_guarded = !served.settings.addresses.is_empty();
     VifConfig {
-        addresses: served.settings.addresses.clone(),
-        confined: is_guarded,
-        sources: is_guarded.then(Vec::new),
-        rate_mbps: served.settings.rate_mbps,
+        guard: PortGuard {
+            addresses: served.settings.addresses.clone(),
+            confined: is_guarded,
+            sources: is_guarded.then(Vec::new),
+            ..PortGuard::default()
+        },
+        settings: PortSettings {
+            rate_mbps: served.settings.rate_mbps,
+            ..PortSettings::default()
+        },
         ..VifConfig::new(conn.0, name, served.settings.mac)
     }
 }

@@ -270,7 +270,7 @@ fn changed_rules_survive_restarts() {
         let has = |text: &str| text.matches(r#""name":"no""#).count();
         assert_eq!(has(&both[0].config_text(worker)), 0);
         let ports = &both[0].changed_ports(&changed.vifs)[&worker];
-        assert_eq!(ports[0].rules, changed.vifs[0].rules);
+        assert_eq!(ports[0].settings.rules, changed.vifs[0].settings.rules);
     }
     edit(&mut both, "a", |entry| {
         let ports = entry.ports.values_mut().flatten();

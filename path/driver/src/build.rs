@@ -121,7 +121,7 @@ pub(crate) fn build<W: Wait>(
         let number = driver.add_guest(vif, access).map_err(rejected)?;
         if let Some(queue) = vif.queue
             && let Some(&wire) = wires.get(queue.nic as usize)
-            && let Some(queue) = dedicated_queue(queue, wire.1.mtu, &platform)?
+            && let Some(queue) = dedicated_queue(queue, wire.1.settings.mtu, &platform)?
         {
             driver.add_dedicated(wire, (number, vif), queue);
         }
@@ -133,7 +133,7 @@ pub(crate) fn build<W: Wait>(
                 "a guest's dedicated queue does not fit",
             ))?;
             let calls = Rc::clone(&own.calls);
-            let queue = GuestDeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
+            let queue = GuestDeviceQueue::new(queue, vif.mac, wire.1.settings.mtu, end, calls);
             let queue = DedicatedQueue::Device(Box::new(queue));
             driver.add_dedicated(wire, (number, vif), queue);
         }
@@ -204,7 +204,7 @@ fn nic_port(
     platform: &Rc<dyn Platform>,
     own: &OwnDomain,
 ) -> Result<NicPort, StartError> {
-    let area = memory.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
+    let area = memory.take_area(config.settings.buffers as usize * BUFFER_BYTES as usize)?;
     let rings = memory.take_area(config.ring_pages() as usize * PAGE)?;
     let (nic, pool) = devices::nic(config, area, rings, platform, own)?;
     let linearizer = memory.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
@@ -212,7 +212,7 @@ fn nic_port(
     // Packets that LRO holds must leave the NIC enough buffers to receive into.
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
     let merger = LroStage::new(LroSide::Physical, lro, pool.capacity() - low_water);
-    let policy = match config.moderation {
+    let policy = match config.settings.moderation {
         ModerationConfig::Spin => ModerationPolicy::Spin,
         ModerationConfig::Tick(us) => ModerationPolicy::Tick { us },
         ModerationConfig::Event => ModerationPolicy::Event,

@@ -53,7 +53,7 @@ pub fn nic(
             .ok_or(StartError::BadStartInfo("a NIC has too few buffers"))
     };
     let received = area.part(2 * eighth, rest).unwrap_or(area);
-    let mtu = config.mtu as usize;
+    let (mtu, rate_mbps) = (config.settings.mtu as usize, config.settings.rate_mbps);
     let nic: Box<dyn Nic> = match &config.kind {
         NicKindConfig::Tap {
             device,
@@ -70,7 +70,7 @@ pub fn nic(
             rings_slot,
             entries,
         } => {
-            let eighths = if config.rate_mbps.is_some() { 1 } else { 2 };
+            let eighths = if rate_mbps.is_some() { 1 } else { 2 };
             let rings = (*rings_slot, *entries);
             socket(platform, (*device, rings), area, eighths * eighth, mtu)?
         }
@@ -79,14 +79,14 @@ pub fn nic(
         }
         NicKindConfig::Sim(cable) => {
             let (near, far, station) = cable::ends(cable, None, mtu);
-            let near = match config.vmq {
+            let near = match config.settings.vmq {
                 None => near,
                 Some(vmq) => near.with_queues(vmq.queues as usize, QUEUE_FRAMES),
             };
             Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
         NicKindConfig::Soft { cable, rings: of } => {
-            let (near, far, station) = cable::ends(cable, config.rate_mbps, mtu);
+            let (near, far, station) = cable::ends(cable, rate_mbps, mtu);
             let near = soft(config, *of, near, (rings, received), platform)?;
             Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
@@ -100,7 +100,7 @@ pub fn nic(
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
             let setup = RemoteSetup {
                 entries: *descriptors,
-                mtu: config.mtu as usize,
+                mtu,
                 queues: *queues,
                 merges: *merges,
                 splits: *splits,
@@ -128,7 +128,8 @@ fn wire_tap(
     offloads: (bool, bool, bool),
     platform: &Rc<dyn Platform>,
 ) -> Result<Box<dyn Nic>, StartError> {
-    let nic = tap(platform, (device, queues), offloads, config.mtu as usize)?;
+    let mtu = config.settings.mtu as usize;
+    let nic = tap(platform, (device, queues), offloads, mtu)?;
     Ok(match queues.is_empty() || nic.is_removed() {
         true => Box::new(nic),
         false => Box::new(with_queues(nic, config, device, queues, platform)?),
@@ -146,14 +147,14 @@ fn with_rate(
         config.kind,
         NicKindConfig::Soft { .. } | NicKindConfig::Device { .. }
     );
-    let Some(mbps) = config.rate_mbps.filter(|_| !limited_elsewhere) else {
+    let Some(mbps) = config.settings.rate_mbps.filter(|_| !limited_elsewhere) else {
         return Ok(nic);
     };
     let (rate, memory) = (bytes_per_s(mbps), Box::new(memory()?));
     Ok(Box::new(Limited::new(
         nic,
         rate,
-        config.burst_bytes,
+        config.settings.burst_bytes,
         memory,
     )))
 }
@@ -184,7 +185,7 @@ fn vfio(
     memory: [Area; 2],
     platform: &Rc<dyn Platform>,
 ) -> Result<PciPort, StartError> {
-    let setup = pci::setup(descriptors, config.mtu as usize);
+    let setup = pci::setup(descriptors, config.settings.mtu as usize);
     PciPort::start(config.name.clone(), place, setup, memory, &**platform)
 }
 
@@ -199,8 +200,8 @@ fn soft(
 ) -> Result<SoftPort<SimNic>, StartError> {
     let setup = SoftSetup {
         entries: rings.descriptors,
-        queues: config.vmq.map_or(0, |vmq| vmq.queues as usize),
-        mtu: config.mtu as usize,
+        queues: config.settings.vmq.map_or(0, |vmq| vmq.queues as usize),
+        mtu: config.settings.mtu as usize,
         interrupts: InterruptModeration {
             delay_ns: u64::from(rings.interrupt_us) * 1000,
             frames: rings.interrupt_frames as usize,

@@ -55,10 +55,11 @@ impl Fairness {
     pub fn insert(&mut self, port: usize, vif: &VifConfig) {
         let quantum = QUANTUM_MIN
             .saturating_mul(self.budget)
-            .saturating_mul(vif.weight.max(1));
+            .saturating_mul(vif.settings.weight.max(1));
         let rate = vif
+            .settings
             .rate_mbps
-            .map(|mbps| TokenBucket::new(bytes_per_s(mbps), vif.burst_bytes));
+            .map(|mbps| TokenBucket::new(bytes_per_s(mbps), vif.settings.burst_bytes));
         self.fair.set(port, quantum, rate);
         if self.average_bytes.len() <= port {
             self.average_bytes.resize(port + 1, QUANTUM_MIN);
@@ -152,12 +153,15 @@ impl Fairness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::domain::BURST_BYTES;
+    use config::domain::{BURST_BYTES, PortSettings};
 
     fn vif(weight: u32, rate_mbps: Option<f64>) -> VifConfig {
         VifConfig {
-            rate_mbps,
-            weight,
+            settings: PortSettings {
+                rate_mbps,
+                weight,
+                ..PortSettings::default()
+            },
             ..VifConfig::new(0, String::new(), [2, 0, 0, 0, 0, 1])
         }
     }
@@ -243,10 +247,8 @@ mod tests {
     fn bursts_are_sent_without_waiting() {
         for burst_bytes in [1, 20_000, 10_000_000] {
             let mut queue = Fairness::new(64);
-            let limited = VifConfig {
-                burst_bytes,
-                ..vif(1, Some(8.0))
-            };
+            let mut limited = vif(1, Some(8.0));
+            limited.settings.burst_bytes = burst_bytes;
             queue.insert(0, &limited);
             let sent = sent_before_waiting(&mut queue);
             let burst = u64::from(burst_bytes);

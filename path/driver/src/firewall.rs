@@ -78,10 +78,10 @@ impl KernelFirewall {
 #[must_use]
 pub fn kernel_deny_rules(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
     let ((nic, wire), (vif, config)) = (wire, guest);
-    let from_wire =
-        rule::for_direction(&wire.rules, rule::RuleDirection::In).map(|found| (nic, found));
-    let to_guest =
-        rule::for_direction(&config.rules, rule::RuleDirection::Out).map(|found| (vif, found));
+    let from_wire = rule::for_direction(&wire.settings.rules, rule::RuleDirection::In)
+        .map(|found| (nic, found));
+    let to_guest = rule::for_direction(&config.settings.rules, rule::RuleDirection::Out)
+        .map(|found| (vif, found));
     let numbered = (0..).zip(from_wire.chain(to_guest));
     let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
     let denying = denying.map(|(number, (port, (index, _)))| DenyRule {

@@ -9,6 +9,7 @@ use net::bridge;
 use net::packet::Mac;
 use shmem::Span;
 use std::fmt::Debug;
+use std::iter;
 
 /// Source of changes to the set of guests. The default implementation reports no changes.
 pub trait Guests: Debug {
@@ -66,23 +67,24 @@ impl Guests for MonitorGuests {
 /// frames from the guest, which causes backpressure instead of drops and is enforced by
 /// [`crate::fairness`].
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::PortConfig {
-    let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
+    let guard = &vif.guard;
+    let extra_macs = guard.extra_macs.iter().map(|mac| Mac(mac.0));
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
-    let sources = vif.sources.as_ref();
+    let sources = guard.sources.as_ref();
     let permissions = bridge::PortPermissions {
-        router: vif.forwards,
-        dhcp_server: vif.dhcp_server,
-        confined: vif.confined,
+        router: vif.settings.forwards,
+        dhcp_server: guard.dhcp_server,
+        confined: guard.confined,
         sources: sources.map(|all| all.iter().map(prefix).collect()),
     };
     bridge::PortConfig {
         kind: bridge::PortKind::Guest {
-            macs: macs.into_iter().map(Mac).collect(),
+            macs: iter::once(Mac(vif.mac)).chain(extra_macs).collect(),
             permissions,
         },
-        addresses: vif.addresses.clone(),
-        gateways: vif.gateways.clone(),
-        rules: firewall::bridge_rules(&vif.rules),
+        addresses: guard.addresses.clone(),
+        gateways: guard.gateways.clone(),
+        rules: firewall::bridge_rules(&vif.settings.rules),
         ..bridge::PortConfig::nic()
     }
 }
@@ -95,6 +97,8 @@ mod tests {
     use crate::vifs::memory::OpenedMemory;
     use abi::mailbox::MailboxRequest;
     use abi::{DomId, PAGE, XenbusState};
+    use config::MacAddress;
+    use config::domain::PortGuard;
     use config::rule::FirewallRule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
@@ -229,16 +233,16 @@ mod tests {
     #[test]
     fn description_sets_the_bridge_guards() {
         let address = |text: &str| text.parse().unwrap();
-        let described = VifConfig {
-            extra_macs: vec![[2, 0, 0, 0, 0, 9]],
+        let mut described = vif(1, 1);
+        described.guard = PortGuard {
+            extra_macs: vec![MacAddress([2, 0, 0, 0, 0, 9])],
             addresses: vec![address("10.0.0.2")],
             gateways: vec![address("10.0.0.1")],
             confined: true,
             sources: Some(vec!["10.8.0.0/16".parse().unwrap()]),
             dhcp_server: true,
-            forwards: true,
-            ..vif(1, 1)
         };
+        described.settings.forwards = true;
         let macs = [1, 9].map(|last| Mac([2, 0, 0, 0, 0, last]));
         let permissions = bridge::PortPermissions {
             router: true,
@@ -270,7 +274,7 @@ mod tests {
         let (mut early, _) = build(first, access).unwrap();
         // Another guest cannot claim one of its MACs.
         let mut other = vif(2, 2);
-        other.extra_macs = vec![[2, 0, 0, 0, 0, 9]];
+        other.guard.extra_macs = vec![MacAddress([2, 0, 0, 0, 0, 9])];
         let other = serde_json::to_string(&other).unwrap();
         for driver in [&mut late, &mut early] {
             let refused = driver.answer(&MailboxRequest::Attach { vif: other.clone() });
@@ -365,11 +369,8 @@ mod tests {
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         // The manager adds a rule while the guest is attached, and then removes it.
         let change = |conn, rules: Vec<FirewallRule>| {
-            let vif = VifConfig {
-                rules,
-                rate_mbps: Some(8.0),
-                ..vif(conn, 1)
-            };
+            let mut vif = vif(conn, 1);
+            (vif.settings.rules, vif.settings.rate_mbps) = (rules, Some(8.0));
             let vif = serde_json::to_string(&vif).unwrap();
             MailboxRequest::Change { vif }
         };
@@ -418,10 +419,8 @@ mod tests {
         let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&script)))).unwrap();
         for conn in 0..GUESTS {
             let rule = |n| FirewallRule::any(format!("ingress-{n}"), true);
-            let vif = VifConfig {
-                rules: (0..RULES).map(rule).collect(),
-                ..vif(conn, conn as u8)
-            };
+            let mut vif = vif(conn, conn as u8);
+            vif.settings.rules = (0..RULES).map(rule).collect();
             let vif = serde_json::to_string(&vif).unwrap();
             driver.answer(&MailboxRequest::Attach { vif }).unwrap();
         }

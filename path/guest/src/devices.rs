@@ -1,7 +1,7 @@
 //! Creates endpoints from a configuration.
 
 use crate::endpoint::{Echo, FrameSource, SharedDevice, Sink, vhost_user};
-use config::domain::{EndpointConfig, GuestVif, Offloads};
+use config::domain::{EndpointConfig, GuestVif, Offloads, TapQueues};
 use nic::Nic;
 use nic_linux::TapNic;
 use runtime::device::{attach_if_present, pcap, removal_handler};
@@ -36,7 +36,7 @@ pub fn endpoints(
         _ => boxed(SharedDevice::split(device, queues, yields)),
     };
     Ok(match &config.endpoint {
-        EndpointConfig::Tap { devices } => devices
+        EndpointConfig::Tap(TapQueues { devices }) => devices
             .iter()
             .map(|&device| {
                 let fd = attach_if_present(&**platform, device)?;
@@ -45,8 +45,8 @@ pub fn endpoints(
                 Ok(Box::new(tap) as Box<dyn Nic>)
             })
             .collect::<Result<_, StartError>>()?,
-        EndpointConfig::Stack { stack } => {
-            let mut station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
+        EndpointConfig::Stack { station } => {
+            let mut station = StackEndpoint::with_offloads(config.mac, mtu, station, checksum, tso);
             if let Some(file) = file {
                 station = station.with_file(file).map_err(|_| {
                     StartError::BadStartInfo("the pages of a file are inaccessible")
@@ -69,22 +69,21 @@ pub fn endpoints(
         }
         EndpointConfig::Echo {} => boxed((0..queues).map(|_| Echo::default())),
         EndpointConfig::Pcap(files) => shared(pcap(&**platform, *files)?, 0),
-        EndpointConfig::VhostUser {
-            device,
-            client,
-            queue_pairs,
-            memory_max,
-        } => {
+        EndpointConfig::VhostUser(machine) => {
             let offer = Offer {
-                queue_pairs: *queue_pairs as u16,
+                queue_pairs: machine.queue_pairs as u16,
                 mac: config.mac,
                 mtu: config.mtu as u16,
                 checksum,
                 tso,
-                memory_max: *memory_max,
+                memory_max: machine.memory_max,
             };
             boxed(vhost_user::ports(
-                platform, *device, *client, offer, queues,
+                platform,
+                machine.device,
+                machine.client,
+                offer,
+                queues,
             )?)
         }
     })

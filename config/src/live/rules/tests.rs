@@ -41,7 +41,7 @@ fn attached() -> (HotplugState, LiveConfig) {
 fn names(running: &LiveConfig, guest: &ConfigValue) -> Vec<String> {
     let changed = running.clone().change(guest).unwrap();
     let names = |vif: &crate::domain::VifConfig| {
-        let names = vif.rules.iter().map(|rule| rule.name.clone());
+        let names = vif.settings.rules.iter().map(|rule| rule.name.clone());
         names.collect::<Vec<_>>().join(" ")
     };
     changed.vifs.iter().map(names).collect()
@@ -79,7 +79,7 @@ fn only_rules_are_replaced() {
     let wanted = setting(r#"{"name": "c", "vif": [{}]}"#);
     let guest = running.with_rules(&live, &wanted).unwrap();
     let changed = running.clone().change(&guest).unwrap();
-    assert_eq!(changed.vifs[0].rate_mbps, Some(5.0));
+    assert_eq!(changed.vifs[0].settings.rate_mbps, Some(5.0));
     assert_eq!(
         changed.macs,
         running.clone().change(&live.attached["c"]).unwrap().macs

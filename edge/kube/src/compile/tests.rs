@@ -107,7 +107,7 @@ fn as_configured(rules: &PodRules) -> Vec<FirewallRule> {
         ("vif".to_owned(), ConfigValue::List(vec![vif])),
     ]));
     let added = LiveConfig::of(&live).unwrap().add(&guest).unwrap();
-    added.vifs[0].rules.clone()
+    added.vifs[0].settings.rules.clone()
 }
 
 /// Returns whether rules let the first packet of a flow pass: the first one that matches decides.

@@ -98,16 +98,14 @@ pub fn config(
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
             spin_us: NO_SPIN,
-            vifs: vec![Vif::new(Endpoint::Tap {
-                port: port(guest, GUEST),
-            })],
+            vifs: vec![Vif::new(Endpoint::Tap(port(guest, GUEST)))],
             restart: false,
         }],
         ..Config::default()
     };
     for nic in &mut config.nics {
-        nic.rate_mbps = near.speed.mbps;
-        nic.moderation = match near.moderation {
+        nic.settings.rate_mbps = near.speed.mbps;
+        nic.settings.moderation = match near.moderation {
             PollMode::Event => domain::ModerationConfig::Event,
             PollMode::Spin => domain::ModerationConfig::Spin,
             PollMode::Tick(us) => domain::ModerationConfig::Tick(us),
@@ -213,8 +211,8 @@ pub(super) fn apply_mechanisms(
         }
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
-        vif.rules = (1..=rules).map(unmatched_rule).collect();
-        vif.rules.extend(stateful.then(allow_loads));
+        vif.settings.rules = (1..=rules).map(unmatched_rule).collect();
+        vif.settings.rules.extend(stateful.then(allow_loads));
         vif.stateful = stateful;
         vif.offloads = offloads;
     }
@@ -226,13 +224,13 @@ fn set_queue_length(nic: &mut NicSection, packets: u32) {
         NicKind::Soft { rings, .. } => {
             rings.descriptors = packets;
             // Frames that wait for guests also need buffers.
-            nic.buffers = nic.buffers.max(2 * packets);
+            nic.settings.buffers = nic.settings.buffers.max(2 * packets);
         }
         NicKind::Tap { port, .. } => {
-            nic.buffers = packets;
+            nic.settings.buffers = packets;
             port.tx_queue = packets;
         }
-        _ => nic.buffers = packets,
+        _ => nic.settings.buffers = packets,
     }
 }
 
@@ -280,7 +278,7 @@ fn add_guests(topology: Topology, ends: &LaneEnds, config: &mut Config) {
             false => format!("{RIVAL}{number}"),
         };
         for vif in &mut guest.vifs {
-            if let Endpoint::Tap { port } = &mut vif.endpoint {
+            if let Endpoint::Tap(port) = &mut vif.endpoint {
                 place(port, namespace, address);
             }
         }
@@ -291,7 +289,7 @@ fn add_guests(topology: Topology, ends: &LaneEnds, config: &mut Config) {
 /// Dedicates a queue of the wire to each guest.
 pub(super) fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
-        nic.vmq = Some(VmqConfig {
+        nic.settings.vmq = Some(VmqConfig {
             queues: guests,
             // Every guest has a queue, so the driver need not reassign any.
             rebalance_ms: 0,

@@ -8,7 +8,7 @@ use super::running::{NIC_DEVICE, Running, unique_name};
 use super::window::{account, per_packet};
 use crate::plan::{FrameRule, Times};
 use anyhow::Context as _;
-use config::domain::{FrameSource, GrantMode, RingFormat, Rings, Source};
+use config::domain::{FrameSource, GrantMode, PortSettings, RingFormat, Rings, Source};
 use config::rule::{FirewallRule, Inbound, RuleDirection, RuleState};
 use config::{
     Config, DevicePlace, Endpoint, GuestSection, MacAddress, NicKind, NicSection, SoftWire, Vif,
@@ -174,7 +174,10 @@ impl FrameRun<'_> {
             vifs: vec![Vif {
                 stateful: self.stateful,
                 inbound: self.stateful.then_some(Inbound::Allow),
-                rules: self.allow.map(allow_all).into_iter().collect(),
+                settings: PortSettings {
+                    rules: self.allow.map(allow_all).into_iter().collect(),
+                    ..PortSettings::default()
+                },
                 ..Vif::new(Endpoint::Sink { touch: self.touch })
             }],
             ..GuestSection::default()
@@ -245,7 +248,7 @@ impl FrameRun<'_> {
                 header_split: false,
             },
         );
-        nic.buffers = 2 * NIC_DESCRIPTORS;
+        nic.settings.buffers = 2 * NIC_DESCRIPTORS;
         config.nics.push(nic);
         dedicate_queues(1, config);
         config.buffers.to_guest = NIC_DESCRIPTORS;

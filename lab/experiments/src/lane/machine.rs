@@ -83,7 +83,7 @@ pub fn local_lane(
     apply_mechanisms(topology, place, cores, &mut config);
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
-            if let Endpoint::Tap { port } = vif.endpoint {
+            if let Endpoint::Tap(port) = vif.endpoint {
                 config
                     .nics
                     .push(NicSection::new("local", NicKind::Local { port }));
@@ -109,13 +109,11 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     config.guests = (0..guests)
         .map(|number| GuestSection {
             name: format!("guest{number}"),
-            vifs: vec![Vif::new(Endpoint::Tap {
-                port: KernelPort {
-                    ifname: Some(format!("{IFNAME}-{number}")),
-                    netns: Some(netns.clone()),
-                    ..KernelPort::default()
-                },
-            })],
+            vifs: vec![Vif::new(Endpoint::Tap(KernelPort {
+                ifname: Some(format!("{IFNAME}-{number}")),
+                netns: Some(netns.clone()),
+                ..KernelPort::default()
+            }))],
             ..GuestSection::default()
         })
         .collect();

@@ -70,7 +70,7 @@ impl Target {
         let NicKindConfig::Vfio { descriptors, .. } = nic.kind else {
             return None;
         };
-        let buffers = (nic.buffers * BUFFER_BYTES) as usize;
+        let buffers = (nic.settings.buffers * BUFFER_BYTES) as usize;
         let rings = buffers.next_multiple_of(PAGE);
         let queue = queue_bytes(u16::try_from(descriptors).ok()?);
         let table = |at: usize| frames.sub(at, descriptors as usize * DESCRIPTOR);

@@ -5,7 +5,7 @@ use crate::soft::SoftPort;
 use config::domain::{
     BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, StackApp, StackConfig,
 };
-use config::domain::{ModerationConfig, VmqConfig};
+use config::domain::{NicSettings, VmqConfig};
 use nic::dma::SoftNic;
 use nic::dma::soft::{InterruptModeration, SoftSetup};
 use nic::sim::SimCable;
@@ -199,18 +199,17 @@ fn config_reserves_exact_pages_for_rings() {
                     ..Rings::default()
                 },
             },
-            mtu,
-            rate_mbps: None,
-            burst_bytes: 65_536,
-            moderation: ModerationConfig::Event,
-            buffers: 2 * descriptors,
+            settings: NicSettings {
+                mtu,
+                buffers: 2 * descriptors,
+                vmq: (queues > 0).then_some(VmqConfig {
+                    queues,
+                    rebalance_ms: 0,
+                }),
+                ..NicSettings::default()
+            },
             addresses: Vec::new(),
             gateways: Vec::new(),
-            vmq: (queues > 0).then_some(VmqConfig {
-                queues,
-                rebalance_ms: 0,
-            }),
-            rules: Vec::new(),
         };
         let setup = SoftSetup {
             entries: descriptors,

@@ -131,8 +131,8 @@ impl<W: Wait> Driver<W> {
         if port.queue.is_some() {
             return Err(format!("{} has a dedicated queue of a NIC", vif.name));
         }
-        self.update_flow_table(number, &vif.rules, vif_identity(&vif))?;
-        let rules = firewall::bridge_rules(&vif.rules);
+        self.update_flow_table(number, &vif.settings.rules, vif_identity(&vif))?;
+        let rules = firewall::bridge_rules(&vif.settings.rules);
         self.switch.bridge.set_rules(number, &rules);
         self.fairness.insert(number, &vif);
         for queues in &mut self.queues {
@@ -140,7 +140,7 @@ impl<W: Wait> Driver<W> {
         }
         if let Some(port) = self.switch.ports.vif_mut(number) {
             port.egress.set(vif.to_guest.as_ref());
-            port.common.rule_names = firewall::rule_names(&vif.rules);
+            port.common.rule_names = firewall::rule_names(&vif.settings.rules);
         }
         Ok(json!({ "changed": vif.conn }))
     }
@@ -157,7 +157,10 @@ impl<W: Wait> Driver<W> {
 fn parse_vif(vif: &str) -> Result<VifConfig, String> {
     serde_json::from_str(vif).map_err(|error| {
         let error = error.to_string();
-        match error.split_once(", expected") {
+        let unknown = error
+            .split_once(", expected")
+            .or(error.split_once(" at line"));
+        match unknown {
             Some((unknown, _)) if unknown.starts_with("unknown ") => format!(
                 "the driver domain is older than the manager ({unknown}): restart it with the \
                  installed program (`grantway upgrade`, or `grantway restart` with its \

@@ -27,10 +27,10 @@ impl<W: Wait> Driver<W> {
         let guarded = bridge::PortConfig {
             addresses: nic.addresses.clone(),
             gateways: nic.gateways.clone(),
-            rules: firewall::bridge_rules(&nic.rules),
+            rules: firewall::bridge_rules(&nic.settings.rules),
             ..bridge::PortConfig::nic()
         };
-        let rules = (&nic.rules[..], flow_memory::nic_identity(nic));
+        let rules = (&nic.settings.rules[..], flow_memory::nic_identity(nic));
         let number = self.add_port(BridgePort::Nic(Box::new(port)), &guarded, rules)?;
         if let Some(mut queues) = NicQueues::new(number, nic, &self.settings.lro) {
             queues.recover(&mut self.switch.ports);
@@ -47,7 +47,7 @@ impl<W: Wait> Driver<W> {
     ) -> Result<usize, String> {
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(&self.switch.ledger));
         let port = VifPort::new(vif, platform, ledger, access);
-        let rules = (&vif.rules[..], flow_memory::vif_identity(vif));
+        let rules = (&vif.settings.rules[..], flow_memory::vif_identity(vif));
         let number = self.add_port(BridgePort::Vif(Box::new(port)), &guest_port(vif), rules)?;
         self.fairness.insert(number, vif);
         for queues in &mut self.queues {

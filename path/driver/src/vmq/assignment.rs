@@ -58,9 +58,11 @@ impl Arrival {
     /// a guest with a rate limit are copied, because the driver can drop only frames outside the
     /// guest's pages.
     fn of(has_rules: bool, vif: &VifConfig) -> Self {
-        match vif.firewall {
+        match vif.settings.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
-            _ if !has_rules && !has_rule_for(&vif.rules, rule::RuleDirection::Out) => Self::Whole,
+            _ if !has_rules && !has_rule_for(&vif.settings.rules, rule::RuleDirection::Out) => {
+                Self::Whole
+            }
             FirewallPlace::Split => Self::HeaderLast,
             FirewallPlace::Shared => Self::Copied,
         }
@@ -114,12 +116,12 @@ impl Assignment {
     /// has no queues.
     #[must_use]
     pub fn new(nic: usize, config: &NicConfig) -> Option<Self> {
-        let vmq = config.vmq?;
+        let vmq = config.settings.vmq?;
         Some(Self {
             nic,
             assigned: Vec::new(),
             guests: Vec::new(),
-            has_rules: has_rule_for(&config.rules, rule::RuleDirection::In),
+            has_rules: has_rule_for(&config.settings.rules, rule::RuleDirection::In),
             frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
@@ -454,8 +456,8 @@ impl Assignment {
 /// Returns the number of buffer bytes that a frame of this NIC needs.
 fn frame_bytes(config: &NicConfig) -> usize {
     let ip = match config.kind {
-        NicKindConfig::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),
-        _ => config.mtu,
+        NicKindConfig::Tap { tso: true, .. } => config.settings.mtu.max(GSO_BYTES),
+        _ => config.settings.mtu,
     };
     (ip + FRAME_EXTRA_BYTES) as usize
 }
