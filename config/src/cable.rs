@@ -1,40 +1,44 @@
 //! A cable in memory.
 
-use crate::address::MacAddress;
 use crate::findings::Findings;
 use crate::problem::ConfigPart;
 use crate::station::{self, StackConfig};
 use crate::table::TomlTable;
 use serde::{Deserialize, Serialize};
 
-/// A cable in memory with a TCP/IP station at its far end, both in one domain. `M` is the form of
-/// the station's MAC.
+/// A cable in memory with a TCP/IP station at its far end, both in one domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cable<M = Option<MacAddress>> {
+#[serde(default)]
+pub struct Cable {
     /// One-way delay, microseconds.
     pub delay_us: u32,
     /// Share of frames lost in each direction, 0.0 … 1.0.
     pub loss: f64,
     /// Seed of the losses.
     pub seed: u64,
-    /// The station's MAC; `None`: derived.
-    pub mac: M,
     /// The station.
     #[serde(rename = "far")]
     pub station: StackConfig,
 }
 
 /// A cable of a domain.
-pub type CableConfig = Cable<[u8; 6]>;
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CableConfig {
+    /// The station's MAC.
+    #[serde(default)]
+    pub mac: [u8; 6],
+    /// The cable.
+    #[serde(flatten)]
+    pub cable: Cable,
+}
 
-impl<M: Default> Default for Cable<M> {
+impl Default for Cable {
     fn default() -> Self {
         Self {
             delay_us: 0,
             loss: 0.0,
             seed: 1,
-            mac: M::default(),
             station: StackConfig::default(),
         }
     }
@@ -63,12 +67,7 @@ impl Cable {
 
     /// Returns the cable of a domain, whose station has this MAC.
     pub(crate) fn with_mac(&self, mac: [u8; 6]) -> CableConfig {
-        Cable {
-            delay_us: self.delay_us,
-            loss: self.loss,
-            seed: self.seed,
-            mac,
-            station: self.station.clone(),
-        }
+        let cable = self.clone();
+        CableConfig { mac, cable }
     }
 }

@@ -3,18 +3,19 @@
 use crate::domain::{BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
 use crate::findings::Findings;
 use crate::problem::ConfigPart;
+use crate::table::TomlTable;
 use serde::{Deserialize, Serialize};
 
-/// The driver domain. Its program reads the keys that are serialized.
+/// The driver domain. Its program's configuration has the keys that are not skipped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriverSection {
     /// CPUs that it may run on; empty: all.
-    #[serde(skip_serializing)]
+    #[serde(skip)]
     pub cpus: Vec<usize>,
     /// Number of workers, 1 … [`DriverSection::WORKERS_MAX`]. They share nothing: each has a queue
     /// of every NIC and of every guest interface.
-    #[serde(skip_serializing)]
+    #[serde(skip)]
     pub workers: u32,
     /// How it accesses granted pages.
     pub grants: GrantMode,
@@ -36,10 +37,10 @@ pub struct DriverSection {
     /// Whether all domains keep the hop ledger.
     pub ledger: bool,
     /// Whether the manager restarts it after it exits.
-    #[serde(skip_serializing)]
+    #[serde(skip)]
     pub restart: bool,
     /// Longest pause before a restart if it exits repeatedly, milliseconds.
-    #[serde(skip_serializing)]
+    #[serde(skip)]
     pub restart_pause_ms: u32,
 }
 
@@ -56,6 +57,20 @@ impl DriverSection {
     pub const NOTIFY_SHARED_US: u32 = 300;
     /// Maximum number of workers.
     pub const WORKERS_MAX: u32 = 16;
+
+    /// Reads a section `[driver]`.
+    pub(crate) fn read(t: &TomlTable<'_, '_>) -> Self {
+        let usual = Self::default();
+        Self {
+            cpus: t.value("cpus").unwrap_or_default(),
+            workers: t.value("workers").unwrap_or(usual.workers),
+            restart: t.value("restart").unwrap_or(usual.restart),
+            restart_pause_ms: t
+                .value("restart_pause_ms")
+                .unwrap_or(usual.restart_pause_ms),
+            ..t.fields()
+        }
+    }
 
     /// Checks the keys of `[driver]`.
     pub(crate) fn check(&self, found: &mut Findings) {

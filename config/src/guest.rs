@@ -1,6 +1,6 @@
 //! A guest domain and its interfaces.
 
-use crate::address::{Cidr, MacAddress};
+use crate::address::MacAddress;
 use crate::capture::CaptureFiles;
 use crate::domain::Offloads;
 use crate::driver::DriverSection;
@@ -9,13 +9,13 @@ use crate::kernel_port::{self, KernelPort};
 use crate::pdev::Pdev;
 use crate::port_security::{self, PortGuard, PortSecurity};
 use crate::problem::ConfigPart;
+use crate::route::StationAddresses;
 use crate::rule::{self, FirewallPlace, FirewallRule, Inbound};
 use crate::soft::FRAME_BYTES_MIN;
 use crate::station::{self, StackConfig};
 use crate::table::TomlTable;
 use crate::vhost::{self, VirtualMachine};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 
 /// The maximum number of a guest's interfaces that derived MACs can distinguish.
 const VIFS_PER_GUEST: usize = 16;
@@ -202,9 +202,7 @@ impl Vif {
 
     /// Returns the identities that it may claim.
     pub(crate) fn guard(&self) -> PortGuard {
-        let (addresses, gateways) = (self.addresses().0, self.gateways());
-        let is_router = self.settings.forwards;
-        self.security.guard(addresses, gateways, is_router)
+        self.security.guard(self.stations(), self.settings.forwards)
     }
 
     /// Returns the name of the kernel interface behind interface number `v`, if it has one.
@@ -215,22 +213,12 @@ impl Vif {
         Some(port.ifname.clone().unwrap_or_else(|| format!("eth{v}")))
     }
 
-    /// Returns the addresses of the routers to which it sends.
-    fn gateways(&self) -> Vec<IpAddr> {
+    /// Returns the addresses of its endpoint.
+    pub(crate) fn stations(&self) -> StationAddresses<'_> {
         match &self.endpoint {
-            Endpoint::Tap(port) => port.gateways(),
-            Endpoint::Stack { station } => station.gateway.into_iter().collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns the addresses and the default route of its endpoint, if they are known.
-    #[must_use]
-    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
-        match &self.endpoint {
-            Endpoint::Tap(port) => (&port.addresses, port.gateway),
-            Endpoint::Stack { station } => (&station.addresses, station.gateway),
-            _ => (&[], None),
+            Endpoint::Tap(port) => port.stations(),
+            Endpoint::Stack { station } => station.stations(),
+            _ => StationAddresses::default(),
         }
     }
 }
@@ -240,8 +228,7 @@ impl Vif {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Endpoint<T = KernelPort, F = String, M = VirtualMachine> {
-    /// A TAP in a network namespace, for unmodified programs. In a file, its MAC must be unset or
-    /// the vif's.
+    /// A TAP in a network namespace, for unmodified programs.
     Tap(T),
     /// A TCP/IP stack inside the guest domain.
     Stack {
@@ -327,7 +314,6 @@ const ENDPOINTS: [(&str, ReadEndpoint); 7] = [
         Endpoint::Tap(KernelPort {
             persistent: t.value("persistent").unwrap_or(false),
             ipv6: t.fields(),
-            mac: None,
             ..KernelPort::read(t)
         })
     }),
@@ -424,7 +410,8 @@ fn check_vif(found: &mut Findings, (g, v): (usize, usize), vif: &Vif, driver: &D
     found.range(part, "burst_bytes", settings.burst_bytes, 1..=u32::MAX);
     limit_to_guest(found, part, vif);
     found.range(part, "weight", settings.weight, 1..=1000);
-    port_security::check(found, part, &vif.security, !vif.addresses().0.is_empty());
+    let has_addresses = !vif.stations().addresses.is_empty();
+    port_security::check(found, part, &vif.security, has_addresses);
     rule::check(found, part, &settings.rules, |r| {
         ConfigPart::VifRule(g, v, r)
     });

@@ -1,10 +1,10 @@
 //! The far end in the kernel.
 
-use crate::address::{Cidr, MacAddress};
+use crate::address::Cidr;
 use crate::findings::Findings;
 use crate::neighbour::gateway;
 use crate::problem::ConfigPart;
-use crate::route::{self, RouteConfig};
+use crate::route::{self, RouteConfig, StationAddresses};
 use crate::station::PLAIN_ADDRESS;
 use crate::table::TomlTable;
 use abi::machine::Ipv6Settings;
@@ -26,8 +26,6 @@ pub struct KernelPort {
     pub ifname: Option<String>,
     /// Network namespace: a name or an absolute path; `None`: that of `grantway`.
     pub netns: Option<String>,
-    /// MAC; `None`: derived. Guests use the vif's.
-    pub mac: Option<MacAddress>,
     /// Addresses.
     pub addresses: Vec<Cidr>,
     /// Default route.
@@ -48,14 +46,12 @@ pub struct KernelPort {
 }
 
 impl KernelPort {
-    /// Returns the routers to which it sends: those of the default route and of `routes`.
-    #[must_use]
-    pub fn gateways(&self) -> Vec<IpAddr> {
-        let routes = self.routes.iter().filter_map(|route| route.via);
-        let mut all: Vec<IpAddr> = self.gateway.into_iter().chain(routes).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+    pub(crate) fn stations(&self) -> StationAddresses<'_> {
+        StationAddresses {
+            addresses: &self.addresses,
+            gateway: self.gateway,
+            routes: &self.routes,
+        }
     }
 
     /// Reads the kernel's end of a NIC or a guest's interface.
@@ -92,7 +88,7 @@ pub(crate) fn check(
         found.range(part, key, value.try_into().unwrap_or(u32::MAX), 0..=most);
     }
     gateway(found, part, &port.addresses, port.gateway);
-    route::check(found, part, &port.routes, (port.gateway, &port.addresses));
+    route::check(found, part, port.stations());
 }
 
 pub(crate) fn ifname(found: &mut Findings, part: ConfigPart, key: &'static str, ifname: &str) {

@@ -287,8 +287,8 @@ impl LiveConfig {
         let guests = self.config.guests.iter().enumerate();
         for (g, guest) in guests.filter(|(_, guest)| guest.name == name) {
             for (v, vif) in guest.vifs.iter().enumerate() {
-                let addresses = vif.addresses().0.iter().map(|cidr| cidr.address);
                 let mac = self.config.vif_mac(g, v);
+                let addresses = vif.stations().ips();
                 self.removed_addresses
                     .extend(addresses.zip(mac.into_iter().cycle()));
             }

@@ -64,11 +64,7 @@ impl Config {
     /// Returns the configured or derived MAC of the kernel end or station of NIC number `nic`.
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<MacAddress> {
-        let kind = &self.nics.get(nic)?.kind;
-        let given = match kind.cable() {
-            Some(cable) => cable.mac,
-            None => kind.port()?.mac,
-        };
+        let given = self.nics.get(nic).filter(|nic| nic.kind.has_mac())?.mac;
         Some(given.unwrap_or(MacAddress::derived(0, nic as u16, 0)))
     }
 

@@ -1,12 +1,13 @@
 //! A network interface of the driver domain.
 
-use crate::address::{Cidr, MacAddress};
+use crate::address::MacAddress;
 use crate::cable::Cable;
 use crate::capture::CaptureFiles;
 use crate::domain::{BUFFER_BYTES, Offloads};
 use crate::findings::Findings;
 use crate::kernel_port::{self, KernelPort, ifname, netns};
 use crate::problem::ConfigPart;
+use crate::route::StationAddresses;
 use crate::rule::{self, FirewallRule};
 use crate::soft::{DevicePlace, Rings, SoftWire};
 use crate::station;
@@ -14,7 +15,6 @@ use crate::table::TomlTable;
 use crate::uplink;
 use abi::machine::Uplink;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 
 /// Bytes in addition to the MTU in a buffer that receives a whole frame: an Ethernet header, a VLAN
 /// tag, and one byte that shows whether the frame was truncated.
@@ -39,6 +39,8 @@ pub struct NicSection {
     pub kind: NicKind,
     /// Its settings that do not depend on its kind.
     pub settings: NicSettings,
+    /// The MAC of its kernel end or station; `None`: derived, or it has none.
+    pub mac: Option<MacAddress>,
     /// The uplink that joins the kernel's end to the network of its namespace, if any.
     pub uplink: Option<Uplink>,
 }
@@ -140,6 +142,7 @@ impl NicSection {
             name: name.into(),
             kind,
             settings,
+            mac: None,
             uplink: None,
         }
     }
@@ -158,12 +161,9 @@ impl NicSection {
         }
     }
 
-    /// Returns the configured MAC of its kernel end or station.
-    pub(crate) fn mac(&self) -> Option<MacAddress> {
-        match self.kind.cable() {
-            Some(cable) => cable.mac,
-            None => self.kind.port()?.mac,
-        }
+    /// Returns its configured MAC, unless it has no kernel end and no station.
+    pub(crate) fn mac_mut(&mut self) -> Option<&mut Option<MacAddress>> {
+        self.kind.has_mac().then_some(&mut self.mac)
     }
 
     /// Returns the name of its kernel interface, if it has one.
@@ -196,27 +196,11 @@ impl NicSection {
         self.settings.vmq.map_or(0, |vmq| vmq.queues)
     }
 
-    /// Returns the addresses of the routers to which the stations behind it send, if they are
-    /// known.
-    #[must_use]
-    pub fn gateways(&self) -> Vec<IpAddr> {
-        match self.kind.cable() {
-            Some(cable) => cable.station.gateway.into_iter().collect(),
-            None => {
-                let port = self.kind.port();
-                port.map(KernelPort::gateways).unwrap_or_default()
-            }
-        }
-    }
-
-    /// Returns the addresses and the default route of the stations behind it, if they are known.
-    #[must_use]
-    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
-        if let Some(cable) = self.kind.cable() {
-            return (&cable.station.addresses, cable.station.gateway);
-        }
-        let port = self.kind.port();
-        port.map_or((&[], None), |port| (&port.addresses, port.gateway))
+    /// Returns the addresses of the stations behind it.
+    pub(crate) fn stations(&self) -> StationAddresses<'_> {
+        let of_port = self.kind.port().map(KernelPort::stations);
+        let of_cable = self.kind.cable().map(|cable| cable.station.stations());
+        of_port.or(of_cable).unwrap_or_default()
     }
 }
 
@@ -297,6 +281,11 @@ impl NicKind {
         }
     }
 
+    /// Returns whether it has a kernel end or a station, which has a MAC.
+    pub(crate) fn has_mac(&self) -> bool {
+        self.cable().is_some() || self.port().is_some()
+    }
+
     /// Returns its cable in memory, if it has one.
     #[must_use]
     pub fn cable(&self) -> Option<&Cable> {
@@ -371,6 +360,9 @@ pub(crate) fn read(n: usize, t: TomlTable<'_, '_>) -> NicSection {
         }),
         ..t.fields_except(&["moderation", "vmq", "rules"])
     };
+    if nic.kind.has_mac() {
+        nic.mac = t.value("mac");
+    }
     if t.get("buffers").is_none() {
         nic.settings.buffers = usual_buffers;
     }

@@ -1,5 +1,6 @@
 //! Parses a file's text to a [`Config`].
 
+use crate::driver::DriverSection;
 use crate::files::{ConfigFile, merge, written};
 use crate::guest::{self, GuestSection};
 use crate::model::Config;
@@ -7,7 +8,6 @@ use crate::nic::{self, NicSection};
 use crate::problem::{ConfigPart, Finding, KeyPositions, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, ReadResult, TomlTable};
 use abi::machine::ConfigValue;
-use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
@@ -154,13 +154,13 @@ fn read_alone<T: Default>(
 
 fn machine(root: &TomlTable<'_, '_>) -> Config {
     let mut config = Config {
-        driver: section(root, "driver", ConfigPart::Driver),
-        buffers: section(root, "buffers", ConfigPart::Buffers),
-        ring: section(root, "ring", ConfigPart::Ring),
-        lro: section(root, "lro", ConfigPart::Lro),
+        driver: section(root, "driver", ConfigPart::Driver, DriverSection::read),
+        buffers: section(root, "buffers", ConfigPart::Buffers, |t| t.fields()),
+        ring: section(root, "ring", ConfigPart::Ring, |t| t.fields()),
+        lro: section(root, "lro", ConfigPart::Lro, |t| t.fields()),
         nics: nics(root),
         guests: root.tables("guest", "guest", ConfigPart::Guest, guest::read),
-        ..section(root, "machine", ConfigPart::Machine)
+        ..section(root, "machine", ConfigPart::Machine, |t| t.fields())
     };
     if !root.is_written(ConfigPart::Buffers, "size") {
         config.buffers.size = config.default_buffer_size();
@@ -169,15 +169,16 @@ fn machine(root: &TomlTable<'_, '_>) -> Config {
 }
 
 /// Reads an optional section.
-fn section<T: DeserializeOwned + Default>(
+fn section<T: Default>(
     root: &TomlTable<'_, '_>,
     name: &'static str,
     part: ConfigPart,
+    read: impl Fn(&TomlTable<'_, '_>) -> T,
 ) -> T {
     let Some(table) = root.table(name, name, part, "") else {
         return T::default();
     };
-    let value = table.fields();
+    let value = read(&table);
     table.finish();
     value
 }

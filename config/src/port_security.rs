@@ -3,6 +3,7 @@
 use crate::address::{Cidr, MacAddress};
 use crate::findings::Findings;
 use crate::problem::ConfigPart;
+use crate::route::StationAddresses;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -53,22 +54,17 @@ pub struct PortGuard {
 }
 
 impl PortSecurity {
-    /// Returns the identities of a port with these addresses and gateways.
-    pub(crate) fn guard(
-        &self,
-        addresses: &[Cidr],
-        gateways: Vec<IpAddr>,
-        is_router: bool,
-    ) -> PortGuard {
-        let has_addresses = !addresses.is_empty();
+    /// Returns the identities of a port with these stations.
+    pub(crate) fn guard(&self, stations: StationAddresses<'_>, is_router: bool) -> PortGuard {
+        let has_addresses = !stations.addresses.is_empty();
         let is_strict = match self.source_guard {
             Some(guard) => guard == SourceGuard::Strict,
             None => has_addresses && !is_router || !self.allowed_sources.is_empty(),
         };
         PortGuard {
             extra_macs: self.extra_macs.clone(),
-            addresses: addresses.iter().map(|cidr| cidr.address).collect(),
-            gateways,
+            addresses: stations.ips().collect(),
+            gateways: stations.routers(),
             confined: self.confined.unwrap_or(has_addresses),
             sources: is_strict.then(|| self.allowed_sources.clone()),
             dhcp_server: self.dhcp_server.unwrap_or(is_router),

@@ -66,15 +66,35 @@ impl From<RouteConfig> for abi::machine::Route {
     }
 }
 
-/// Checks the routes of a station with this gateway and these addresses.
-pub(crate) fn check(
-    found: &mut Findings,
-    part: ConfigPart,
-    routes: &[RouteConfig],
-    station: (Option<IpAddr>, &[Cidr]),
-) {
-    for (n, route) in routes.iter().enumerate() {
-        let before = routes.get(..n).unwrap_or_default();
+/// The addresses of the stations behind a port, as far as the file names them, and their routers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StationAddresses<'c> {
+    pub(crate) addresses: &'c [Cidr],
+    /// The default route.
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) routes: &'c [RouteConfig],
+}
+
+impl<'c> StationAddresses<'c> {
+    /// Returns the addresses without their prefixes.
+    pub(crate) fn ips(&self) -> impl Iterator<Item = IpAddr> + use<'c> {
+        self.addresses.iter().map(|cidr| cidr.address)
+    }
+
+    /// Returns the routers: those of the default route and of the other routes.
+    pub(crate) fn routers(&self) -> Vec<IpAddr> {
+        let routes = self.routes.iter().filter_map(|route| route.via);
+        let mut all: Vec<IpAddr> = self.gateway.into_iter().chain(routes).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// Checks the routes of a station.
+pub(crate) fn check(found: &mut Findings, part: ConfigPart, station: StationAddresses<'_>) {
+    for (n, route) in station.routes.iter().enumerate() {
+        let before = station.routes.get(..n).unwrap_or_default();
         if let Some((what, remedy)) = contradiction(station, before, route) {
             let what = format!("`routes` has \"{route}\", but {what}");
             found.add(part, "routes", what, remedy);
@@ -84,7 +104,7 @@ pub(crate) fn check(
 
 /// Returns the mistake of a route that follows the routes `before`, and a remedy.
 fn contradiction(
-    (gateway, addresses): (Option<IpAddr>, &[Cidr]),
+    station: StationAddresses<'_>,
     before: &[RouteConfig],
     route: &RouteConfig,
 ) -> Option<(String, &'static str)> {
@@ -94,7 +114,7 @@ fn contradiction(
         return Some((what, "write the bits after the prefix as 0"));
     }
     let is_default = |gateway: IpAddr| to.prefix == 0 && gateway.is_ipv4() == to.address.is_ipv4();
-    if gateway.is_some_and(is_default) {
+    if station.gateway.is_some_and(is_default) {
         return Some(("`gateway` is set".to_owned(), "leave one of them out"));
     }
     if before.iter().any(|other| other.to == to) {
@@ -109,7 +129,7 @@ fn contradiction(
     if links.any(|link| link.to.contains(via)) {
         return None;
     }
-    let (what, _) = non_neighbour_reason(addresses, via)?;
+    let (what, _) = non_neighbour_reason(station.addresses, via)?;
     let remedy = "choose a neighbour, or write a route to it, without `via`, before this one";
     Some((format!("{via} {what}"), remedy))
 }

@@ -4,6 +4,7 @@ use crate::address::{Cidr, MacAddress};
 use crate::findings::Findings;
 use crate::neighbour::gateway;
 use crate::problem::ConfigPart;
+use crate::route::StationAddresses;
 use crate::table::TomlTable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +33,16 @@ pub struct StackConfig {
     /// The programs that it runs.
     #[serde(default)]
     pub apps: Vec<StackApp>,
+}
+
+impl StackConfig {
+    pub(crate) fn stations(&self) -> StationAddresses<'_> {
+        StationAddresses {
+            addresses: &self.addresses,
+            gateway: self.gateway,
+            routes: &[],
+        }
+    }
 }
 
 /// A program of a TCP/IP station in user space. Its counters are `app.<n>.…` in the domain's

@@ -7,7 +7,7 @@ use crate::problem::{ConfigPart, KeyPositions, Position, Problem};
 use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::str::FromStr;
 use toml::Spanned;
@@ -43,9 +43,12 @@ pub(crate) struct ConfigFiles {
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<KeyPositions>,
     unread: RefCell<Unread>,
-    /// Every section and key that was read.
-    known: RefCell<BTreeSet<(&'static str, &'static str)>>,
+    /// Every section and key that was looked up, and whether it is written anywhere.
+    known: RefCell<KnownKeys>,
 }
+
+/// Whether a key is written in any section of a name, by section and key.
+type KnownKeys = BTreeMap<(&'static str, &'static str), bool>;
 
 /// The result of reading.
 pub(crate) struct ReadResult {
@@ -59,7 +62,7 @@ pub(crate) struct ReadResult {
         not(test),
         expect(dead_code, reason = "tests hold it against example and docs")
     )]
-    pub(crate) known: BTreeSet<(&'static str, &'static str)>,
+    pub(crate) known: KnownKeys,
 }
 
 impl ConfigFiles {
@@ -195,8 +198,10 @@ impl<'r, 't> TomlTable<'r, 't> {
         if !known_keys.contains(&key) {
             known_keys.push(key);
         }
-        self.reader.known.borrow_mut().insert((self.section, key));
-        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        let found = self.table.iter().find(|(name, _)| name.get_ref() == key);
+        let mut known = self.reader.known.borrow_mut();
+        *known.entry((self.section, key)).or_default() |= found.is_some();
+        let (name, value) = found?;
         let position = self.reader.position(name.span());
         self.reader.lines.borrow_mut().add(self.part, key, position);
         Some(value)

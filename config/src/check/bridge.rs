@@ -24,7 +24,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     for (n, nic) in config.nics.iter().enumerate() {
         let part = ConfigPart::Nic(n);
         taken.mac(part, "mac", config.nic_mac(n));
-        taken.addresses(part, nic.addresses().0);
+        taken.addresses(part, nic.stations().addresses);
         if let NicKind::Xdp {
             wire: XdpWire::Netdev { name, netns },
         } = &nic.kind
@@ -45,7 +45,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             for mac in &vif.security.extra_macs {
                 taken.mac(part, "extra_macs", Some(*mac));
             }
-            taken.addresses(part, vif.addresses().0);
+            taken.addresses(part, vif.stations().addresses);
             let port = match &vif.endpoint {
                 Endpoint::Tap(port) => Some(port),
                 _ => None,

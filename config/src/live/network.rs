@@ -4,9 +4,9 @@
 //! address would depend on the guests before it.
 
 use crate::address::Cidr;
-use crate::guest::Endpoint;
+use crate::guest::Vif;
 use crate::model::Config;
-use crate::nic::NicKind;
+use crate::nic::{NicKind, NicSection};
 use abi::machine::ConfigValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -96,10 +96,10 @@ fn kernel_network(kind: &NicKind) -> Option<GuestNetwork> {
 fn any(config: &Config) -> Option<GuestNetwork> {
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let of_guests = vifs.filter_map(|vif| {
-        let (addresses, gateway) = vif.addresses();
-        let of = *addresses.first()?;
+        let stations = vif.stations();
+        let of = *stations.addresses.first()?;
         let is_in = |gateway: &IpAddr| of.contains(*gateway);
-        let gateway = gateway.filter(is_in);
+        let gateway = stations.gateway.filter(is_in);
         Some(GuestNetwork { of, gateway })
     });
     let of_nics = config
@@ -111,25 +111,11 @@ fn any(config: &Config) -> Option<GuestNetwork> {
 
 /// Returns every address of a NIC or guest, and of the routers to which these send.
 fn taken(config: &Config) -> BTreeSet<IpAddr> {
-    let nics = config.nics.iter().map(|nic| {
-        let routes = nic.kind.port().map(|port| &port.routes[..]);
-        (nic.addresses(), routes.unwrap_or_default())
-    });
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    let vifs = vifs.map(|vif| {
-        let routes = match &vif.endpoint {
-            Endpoint::Tap(port) => &port.routes[..],
-            _ => &[],
-        };
-        (vif.addresses(), routes)
-    });
-    let mut taken = BTreeSet::new();
-    for ((addresses, gateway), routes) in nics.chain(vifs) {
-        taken.extend(addresses.iter().map(|cidr| cidr.address));
-        taken.extend(gateway);
-        taken.extend(routes.iter().filter_map(|route| route.via));
-    }
-    taken
+    let nics = config.nics.iter().map(NicSection::stations);
+    let all = nics.chain(vifs.map(Vif::stations));
+    all.flat_map(|stations| stations.ips().chain(stations.routers()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use super::sections::{Sections, differences, find, section_list};
 use crate::MacAddress;
 use crate::domain::NicConfig;
 use crate::model::Config;
-use crate::nic::{NicKind, NicSection, XdpWire};
-use crate::soft::SoftWire;
+use crate::nic::{NicKind, NicSection};
 use abi::machine::{ConfigValue, DomainSpec, HotplugState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -66,7 +65,7 @@ pub(super) fn steps(
         if stays(nic) {
             remaining.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
-            let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), becomes.mac());
+            let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), becomes.mac);
             let mut words = Vec::new();
             differences(
                 &format!("NIC {}: ", nic.name),
@@ -92,7 +91,7 @@ pub(super) fn steps(
         for nic in added_nics() {
             nics.push(with_mac(
                 &find(section_list(now, "nic"), &nic.name),
-                nic.mac(),
+                nic.mac,
             ));
             changes.push(match existing(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
@@ -114,7 +113,7 @@ pub(super) fn current_nic(live: &HotplugState, files: &Sections, nic: &NicSectio
         Some(nics) => find(nics, &nic.name),
         None => find(section_list(files, "nic"), &nic.name),
     };
-    with_mac(&written, nic.mac())
+    with_mac(&written, nic.mac)
 }
 
 /// Returns whether a NIC can be added. A `pcap` NIC cannot, because its files must be known when
@@ -136,13 +135,13 @@ fn can_be_removed(nic: &NicSection) -> bool {
 /// Keeps the current MACs of NICs without configured ones, and assigns unused MACs to new NICs.
 fn resolve_macs(running: &Config, config: &mut Config) {
     let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
-    let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(NicSection::mac).collect();
-    taken.extend(config.nics.iter().filter_map(NicSection::mac));
+    let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(|nic| nic.mac).collect();
+    taken.extend(config.nics.iter().filter_map(|nic| nic.mac));
     for nic in &mut config.nics {
         let name = nic.name.clone();
-        let Some(mac) = mac_mut(nic) else { continue };
+        let Some(mac) = nic.mac_mut() else { continue };
         if mac.is_none() {
-            *mac = existing(&name).and_then(NicSection::mac);
+            *mac = existing(&name).and_then(|nic| nic.mac);
         }
         if mac.is_none() {
             let mut free = (0..u16::MAX).map(|number| MacAddress::derived(0, number, 0));
@@ -156,29 +155,9 @@ fn resolve_macs(running: &Config, config: &mut Config) {
 /// added or removed.
 pub(super) fn set_explicit_macs(config: &mut Config) {
     for (n, nic) in config.nics.iter_mut().enumerate() {
-        if let Some(mac) = mac_mut(nic) {
+        if let Some(mac) = nic.mac_mut() {
             mac.get_or_insert(MacAddress::derived(0, n as u16, 0));
         }
-    }
-}
-
-fn mac_mut(nic: &mut NicSection) -> Option<&mut Option<MacAddress>> {
-    match &mut nic.kind {
-        NicKind::Tap { port, .. }
-        | NicKind::Local { port }
-        | NicKind::Xdp {
-            wire: XdpWire::Veth(port),
-        }
-        | NicKind::Soft {
-            wire: SoftWire::Tap(port),
-            ..
-        } => Some(&mut port.mac),
-        NicKind::Sim(cable)
-        | NicKind::Soft {
-            wire: SoftWire::Cable(cable),
-            ..
-        } => Some(&mut cable.mac),
-        _ => None,
     }
 }
 

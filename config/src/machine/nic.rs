@@ -37,7 +37,7 @@ impl Nics {
             let kind = all.kind(config, n, nic, worker);
             let model = nic;
             let settings = &model.settings;
-            let addresses = model.addresses().0.iter();
+            let stations = model.stations();
             let nic = NicConfig {
                 name: model.name.clone(),
                 kind,
@@ -46,8 +46,8 @@ impl Nics {
                     vmq: vmq(model),
                     ..settings.clone()
                 },
-                addresses: addresses.map(|cidr| cidr.address).collect(),
-                gateways: model.gateways(),
+                addresses: stations.ips().collect(),
+                gateways: stations.routers(),
             };
             if let NicKindConfig::Vfio { device, .. } = nic.kind
                 && let Some(Device::Pci(pci)) = all.devices.0.get_mut(device as usize)

@@ -1,6 +1,7 @@
 //! Serialization preserves the domains' configurations.
 
 use crate::address::MacAddress;
+use crate::cable::Cable;
 use crate::domain::*;
 use crate::driver::DriverSection;
 use crate::lro::FlushConfig;
@@ -101,11 +102,13 @@ fn every_kind_survives_json() {
     assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
 
     let cable = CableConfig {
-        delay_us: 10,
-        loss: 0.5,
-        seed: 1,
         mac: [2; 6],
-        station: stack,
+        cable: Cable {
+            delay_us: 10,
+            loss: 0.5,
+            seed: 1,
+            station: stack,
+        },
     };
     let kinds = [
         NicKindConfig::Tap {
@@ -257,13 +260,23 @@ fn unknown_fields_are_rejected() {
                 [[guest.vif]]\nendpoint = \"echo\"\n";
     let machine = parse("f", text).unwrap().machine().unwrap();
     let driver: Value = serde_json::from_str(&machine.domains[0].config).unwrap();
-    for place in ["", "/nics/0", "/nics/0/kind", "/vifs/0"] {
+    serde_json::from_value::<DriverConfig>(driver.clone()).unwrap();
+    for (place, key) in [
+        ("", "quarantine"),
+        // The program does not read these keys of `[driver]`.
+        ("", "cpus"),
+        ("", "workers"),
+        ("", "restart"),
+        ("", "restart_pause_ms"),
+        ("/nics/0", "quarantine"),
+        ("/nics/0/kind", "quarantine"),
+        ("/vifs/0", "quarantine"),
+    ] {
         let mut changed = driver.clone();
-        serde_json::from_value::<DriverConfig>(changed.clone()).unwrap();
-        changed.pointer_mut(place).unwrap()["quarantine"] = Value::Bool(true);
+        changed.pointer_mut(place).unwrap()[key] = Value::from(1);
         let wrong = serde_json::from_value::<DriverConfig>(changed).unwrap_err();
-        let wrong = wrong.to_string();
-        assert!(wrong.starts_with("unknown field `quarantine`"), "{wrong}");
+        let unknown = format!("unknown field `{key}`");
+        assert!(wrong.to_string().starts_with(&unknown), "{wrong}");
     }
     assert!(
         serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true,"speed":1}"#)

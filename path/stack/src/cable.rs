@@ -19,7 +19,8 @@ pub fn ends(
     rate_mbps: Option<f64>,
     mtu: usize,
 ) -> (SimNic, SimNic, StackEndpoint) {
-    let station = StackEndpoint::new(cable.mac, mtu, &cable.station);
+    let CableConfig { mac, cable } = cable;
+    let station = StackEndpoint::new(*mac, mtu, &cable.station);
     let cable = SimCable {
         bytes_per_s: rate_mbps.map(bytes_per_s),
         delay_ns: u64::from(cable.delay_us) * 1000,

@@ -2,10 +2,11 @@
 
 use super::SimWire;
 use crate::soft::SoftPort;
+use config::Cable;
 use config::domain::{
-    BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, StackApp, StackConfig,
+    BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, NicSettings, Rings, StackApp, StackConfig,
+    VmqConfig,
 };
-use config::domain::{NicSettings, VmqConfig};
 use nic::dma::SoftNic;
 use nic::dma::soft::{InterruptModeration, SoftSetup};
 use nic::sim::SimCable;
@@ -188,11 +189,11 @@ fn config_reserves_exact_pages_for_rings() {
             name: "wire".into(),
             kind: NicKindConfig::Soft {
                 cable: CableConfig {
-                    delay_us: 0,
-                    loss: 0.0,
-                    seed: 1,
                     mac: [2; 6],
-                    station: description("10.0.0.1", "10.0.0.2"),
+                    cable: Cable {
+                        station: description("10.0.0.1", "10.0.0.2"),
+                        ..Cable::default()
+                    },
                 },
                 rings: Rings {
                     descriptors,
