@@ -131,20 +131,26 @@ impl Default for DriverSection {
     }
 }
 
-/// Buffers of every vif.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// Buffers of every vif. Some keys have other names in a guest's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VifBuffers {
     /// Size of a buffer.
+    #[serde(rename(serialize = "buffers"), alias = "buffers")]
     pub size: BufferSize,
     /// Number of buffers posted for frames to the guest.
+    #[serde(rename(serialize = "to_guest_buffers"), alias = "to_guest_buffers")]
     pub to_guest: u32,
     /// Number of additional buffers, which replace buffers whose frames the guest still holds.
+    /// Their pages are granted on demand.
+    #[serde(rename(serialize = "spare_buffers"), alias = "spare_buffers")]
     pub spare: u32,
     /// The maximum number of free receive pages that the guest keeps granted. It revokes the grants
     /// of further free pages. `None`: no limit.
     pub release_threshold: Option<u32>,
-    /// Number of buffers for frames from the guest.
+    /// Number of buffers for frames from the guest. A guest's configuration has the number of all
+    /// pages instead.
+    #[serde(skip_serializing)]
     pub from_guest: u32,
     /// Number of received frames ahead of the current one whose headers a guest prefetches; 0:
     /// none.
@@ -152,6 +158,11 @@ pub struct VifBuffers {
 }
 
 impl VifBuffers {
+    /// Reads a section `[buffers]`.
+    pub(crate) fn read(t: &TomlTable<'_, '_>) -> Self {
+        t.fields_except(&["buffers", "to_guest_buffers", "spare_buffers"])
+    }
+
     /// Checks the keys of `[buffers]`.
     pub(crate) fn check(&self, found: &mut Findings) {
         for (key, value, good) in [

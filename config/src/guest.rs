@@ -99,6 +99,14 @@ impl Default for PortSettings {
 }
 
 impl PortSettings {
+    /// Returns the settings for one worker of the driver domain, which has a share of the rate.
+    pub(crate) fn of_worker(&self, driver: &DriverSection) -> Self {
+        Self {
+            rate_mbps: self.rate_mbps.map(|mbps| driver.share_of(mbps)),
+            ..self.clone()
+        }
+    }
+
     /// Adopts the settings that may change while the interface is in use: rules and limits.
     pub(crate) fn apply_changes(&mut self, becomes: &Self) {
         self.rules.clone_from(&becomes.rules);

@@ -4,6 +4,7 @@ use crate::address::MacAddress;
 use crate::cable::Cable;
 use crate::capture::CaptureFiles;
 use crate::domain::{BUFFER_BYTES, Offloads};
+use crate::driver::DriverSection;
 use crate::findings::Findings;
 use crate::kernel_port::{self, KernelPort, ifname, netns};
 use crate::problem::ConfigPart;
@@ -105,6 +106,14 @@ impl Default for NicSettings {
 }
 
 impl NicSettings {
+    /// Returns the settings for one worker of the driver domain, which has a share of the rate.
+    pub(crate) fn of_worker(&self, driver: &DriverSection) -> Self {
+        Self {
+            rate_mbps: self.rate_mbps.map(|mbps| driver.share_of(mbps)),
+            ..self.clone()
+        }
+    }
+
     /// Checks the settings of NIC number `n`.
     fn check(&self, found: &mut Findings, n: usize) {
         let part = ConfigPart::Nic(n);

@@ -1,6 +1,6 @@
 //! Parses a file's text to a [`Config`].
 
-use crate::driver::DriverSection;
+use crate::driver::{DriverSection, VifBuffers};
 use crate::files::{ConfigFile, merge, written};
 use crate::guest::{self, GuestSection};
 use crate::model::Config;
@@ -155,7 +155,7 @@ fn read_alone<T: Default>(
 fn machine(root: &TomlTable<'_, '_>) -> Config {
     let mut config = Config {
         driver: section(root, "driver", ConfigPart::Driver, DriverSection::read),
-        buffers: section(root, "buffers", ConfigPart::Buffers, |t| t.fields()),
+        buffers: section(root, "buffers", ConfigPart::Buffers, VifBuffers::read),
         ring: section(root, "ring", ConfigPart::Ring, |t| t.fields()),
         lro: section(root, "lro", ConfigPart::Lro, |t| t.fields()),
         nics: nics(root),

@@ -1,6 +1,7 @@
 //! Configuration of a guest domain's program.
 
-use super::link::{BufferSize, Offloads, RingFormat};
+use super::link::{Offloads, RingFormat};
+use crate::driver::VifBuffers;
 use crate::guest::Endpoint;
 use crate::lro::LroConfig;
 use serde::{Deserialize, Serialize};
@@ -40,19 +41,12 @@ pub struct GuestVif {
     pub ring_order: u8,
     /// The layout of its rings. The guest uses Xen's if the driver domain does not offer it.
     pub ring_format: RingFormat,
-    /// Size of a buffer.
-    pub buffers: BufferSize,
+    /// Its buffers. A part of the pool may be posted for frames to the guest; the rest is reserved
+    /// for frames from it.
+    #[serde(flatten)]
+    pub buffers: VifBuffers,
     /// Pages of its pool of granted buffers, for both directions together.
     pub pool_pages: u32,
-    /// Buffers of the pool that may be posted for frames to the guest; the rest is reserved for
-    /// frames from it.
-    pub to_guest_buffers: u32,
-    /// Buffers in addition to the pool whose pages are granted on demand.
-    pub spare_buffers: u32,
-    /// Number of entirely free pages of receive buffers that stay granted; `None`: all.
-    pub release_threshold: Option<u32>,
-    /// Number of received frames ahead of the current one whose headers are prefetched.
-    pub prefetch: u32,
     /// The offloads that it requests.
     pub offloads: Offloads,
     /// Whether the guest forwards packets that it receives on this interface.

@@ -6,7 +6,6 @@
 //! in [`abi::machine::DomainSpec::devices`]. A domain's connections are numbered in the order of
 //! [`abi::machine::Machine::connections`]; those in which it is the frontend are first.
 
-mod device;
 mod driver;
 mod guest;
 mod link;
@@ -16,11 +15,11 @@ pub use crate::cable::CableConfig;
 pub use crate::capture::CaptureSpec;
 pub use crate::guest::{BURST_BYTES, FrameLimit, PortSettings, Source};
 pub use crate::lro::LroConfig;
+pub use crate::machine::device::{DeviceConfig, WireConfig};
 pub use crate::nic::{FRAME_EXTRA_BYTES, ModerationConfig, NicSettings, VmqConfig};
 pub use crate::port_security::PortGuard;
 pub use crate::soft::{FrameSource, Rings};
 pub use crate::station::{StackApp, StackConfig};
-pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
     DedicatedQueueConfig, DeviceQueueConfig, DriverConfig, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES,
     NicConfig, NicKindConfig, QUEUE_BYTES, VifConfig, flow_table_pages,

@@ -1,21 +1,69 @@
-//! The domain of a NIC's device.
+//! The domain of a NIC's device, and the configuration of its program.
 
 use super::dedicated::slots_of_guests;
 use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::nic::Nics;
-use crate::domain::{DeviceConfig, Offloads, WireConfig};
+use crate::cable::CableConfig;
+use crate::domain::Offloads;
 use crate::model::Config;
 use crate::nic::{NicKind, NicSection};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
-use crate::soft::SoftWire;
+use crate::soft::{FrameSource, Rings, SoftWire};
 use abi::machine::{Device, DomainSpec, Program};
+use serde::{Deserialize, Serialize};
 
 /// Number of buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
 /// Number of buffers in which a device merges frames. They fit the frames of one turn and the held
 /// frames of flows of 64 KB.
 const LRO_BUFFERS: u32 = 1024;
+
+/// The configuration of a device in a separate domain, whose only connection is that to the driver
+/// domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// Maximum transmission unit, bytes of IP.
+    pub mtu: u32,
+    /// Rate of its wire, megabits of frames per second; unset: unlimited.
+    pub rate_mbps: Option<f64>,
+    /// Its wire.
+    pub wire: WireConfig,
+    /// The rings.
+    pub rings: Rings,
+    /// The number of pages that the driver domain may grant to it.
+    pub pages: u32,
+    /// First slot of the part of its window that maps pages of guests with dedicated queues.
+    #[serde(default)]
+    pub guests_slot: u32,
+    /// Number of these slots.
+    #[serde(default)]
+    pub guests_slots: u32,
+    /// Number of dedicated queues.
+    #[serde(default)]
+    pub queues: u32,
+    /// Number of buffers for the station at the far end of a cable; 0: no station.
+    pub buffers: u32,
+    /// Number of buffers in which the device merges received frames; 0: no merging.
+    #[serde(default)]
+    pub lro_buffers: u32,
+}
+
+/// The wire of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum WireConfig {
+    /// A cable in memory.
+    Cable(CableConfig),
+    /// A TAP, without offloads.
+    Tap {
+        /// Number of the device.
+        device: u32,
+    },
+    /// A generator of frames.
+    Source(FrameSource),
+}
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
 pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<DomainSpec> {

@@ -87,16 +87,14 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
 pub(super) fn vif_config(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
     let guest = config.guests.get(g);
     let name = guest.map_or("", |guest| guest.name.as_str());
-    let settings = &vif.settings;
     VifConfig {
         conn: 0,
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
         guard: vif.guard(),
         settings: PortSettings {
-            rate_mbps: settings.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
             rules: vif.all_rules(),
-            ..settings.clone()
+            ..vif.settings.of_worker(&config.driver)
         },
         announces: false,
         to_guest: vif.limit_to_guest().map(|limit| FrameLimit {

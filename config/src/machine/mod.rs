@@ -2,7 +2,7 @@
 //! connections, and each program's configuration text.
 
 mod dedicated;
-mod device;
+pub(crate) mod device;
 mod devices;
 mod driver;
 mod encode;

@@ -36,15 +36,13 @@ impl Nics {
         for (n, nic) in config.nics.iter().enumerate() {
             let kind = all.kind(config, n, nic, worker);
             let model = nic;
-            let settings = &model.settings;
             let stations = model.stations();
             let nic = NicConfig {
                 name: model.name.clone(),
                 kind,
                 settings: NicSettings {
-                    rate_mbps: settings.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
                     vmq: vmq(model),
-                    ..settings.clone()
+                    ..model.settings.of_worker(&config.driver)
                 },
                 addresses: stations.ips().collect(),
                 gateways: stations.routers(),

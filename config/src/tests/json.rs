@@ -3,10 +3,12 @@
 use crate::address::MacAddress;
 use crate::cable::Cable;
 use crate::domain::*;
-use crate::driver::DriverSection;
+use crate::driver::{DriverSection, VifBuffers};
 use crate::lro::FlushConfig;
 use crate::parse::parse;
 use crate::rule::{FirewallPlace, FirewallRule};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[test]
@@ -80,12 +82,15 @@ fn every_kind_survives_json() {
                 endpoint,
                 ring_order: 2,
                 ring_format: RingFormat::Native,
-                buffers: BufferSize::Half,
+                buffers: VifBuffers {
+                    size: BufferSize::Half,
+                    to_guest: 256,
+                    spare: 64,
+                    release_threshold: Some(16),
+                    prefetch: 8,
+                    ..VifBuffers::default()
+                },
                 pool_pages: 256,
-                to_guest_buffers: 256,
-                spare_buffers: 64,
-                release_threshold: Some(16),
-                prefetch: 8,
                 offloads: Offloads::Tso,
                 forwards: true,
                 rx_pool: (conn > 0).then_some(11),
@@ -304,4 +309,31 @@ fn an_older_managers_interface_is_accepted() {
         ..VifConfig::new(3, "g-0".into(), [2, 0, 0, 0, 0, 1])
     };
     assert_eq!(vif, same);
+}
+
+/// The next manager and programs that start later read the texts of an earlier version, so the
+/// names of keys do not change with the structure of the types.
+#[test]
+fn the_texts_of_an_earlier_version_are_read_and_written() {
+    fn check<T: Serialize + DeserializeOwned>(text: &str) {
+        let value: Value = serde_json::from_str(text).unwrap();
+        let read: T = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), value);
+    }
+    check::<NicConfig>(
+        r#"{"name":"wire","kind":{"kind":"sim","delay_us":20,"loss":0.5,"seed":1,
+        "mac":[2,0,0,0,0,1],"far":{"addresses":["10.0.0.1/24"],"gateway":null,"apps":[]}},
+        "mtu":1500,"rate_mbps":100.0,"burst_bytes":65536,"moderation":{"tick":50},"buffers":1024,
+        "addresses":["10.0.0.1"],"vmq":{"queues":8,"rebalance_ms":100}}"#,
+    );
+    check::<GuestVif>(
+        r#"{"conns":[0],"mac":[2,0,0,0,0,2],"mtu":1500,"endpoint":{"kind":"tap","devices":[0]},
+        "ring_order":2,"ring_format":"native","buffers":"full","pool_pages":384,
+        "to_guest_buffers":500,"spare_buffers":7,"release_threshold":3,"prefetch":4,
+        "offloads":"tso","forwards":true}"#,
+    );
+    check::<EndpointConfig>(
+        r#"{"kind":"vhost-user","device":3,"client":true,"queue_pairs":2,"memory_max":9}"#,
+    );
+    check::<EndpointConfig>(r#"{"kind":"pcap","read":1,"write":null,"write_mib":5}"#);
 }

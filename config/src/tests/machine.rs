@@ -107,7 +107,7 @@ fn sizes_follow_from_the_configuration() {
     ));
     let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
     assert_eq!(
-        (guest.vifs[0].pool_pages, guest.vifs[0].to_guest_buffers),
+        (guest.vifs[0].pool_pages, guest.vifs[0].buffers.to_guest),
         (384, 512)
     );
     let Device::Tap(tap) = &a.devices[0] else {
@@ -267,7 +267,7 @@ fn buffer_size_follows_from_the_endpoints() {
         let machine = config.machine().unwrap();
         for domain in machine.domains.iter().filter(|d| d.name == "a") {
             let parsed: GuestConfig = serde_json::from_str(&domain.config).unwrap();
-            assert_eq!(parsed.vifs[0].buffers, size, "{text}");
+            assert_eq!(parsed.vifs[0].buffers.size, size, "{text}");
         }
     }
 }

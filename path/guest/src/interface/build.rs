@@ -76,8 +76,8 @@ pub fn interfaces(
                 flip_slot: Slot(flip_slot),
                 layout,
                 features: features(vif, cpu_payload),
-                prefetch: vif.prefetch,
-                release_threshold: vif.release_threshold,
+                prefetch: vif.buffers.prefetch,
+                release_threshold: vif.buffers.release_threshold,
                 swap: vif.rx_pool.is_none() && cpu_payload,
                 mac: vif.mac,
                 file,
@@ -85,7 +85,7 @@ pub fn interfaces(
             let memory = InterfaceMemory::new(common.clone(), shape);
             let connection = FrontendConnection::new(ConnId(conn), Rc::clone(platform));
             // Half of the buffers always stay posted for the driver domain.
-            let held_max = vif.to_guest_buffers as usize / 2;
+            let held_max = vif.buffers.to_guest as usize / 2;
             all.push(interface(
                 name,
                 connection,
@@ -147,7 +147,9 @@ fn touches_payload(endpoint: &EndpointConfig) -> bool {
 
 /// Returns the netfront's sizes from its configuration.
 fn sizes(config: &GuestVif) -> Sizes {
-    let rx_pages = config.to_guest_buffers.div_ceil(config.buffers.per_page());
+    let buffers = &config.buffers;
+    let per_page = buffers.size.per_page();
+    let rx_pages = buffers.to_guest.div_ceil(per_page);
     let tx_pages = config.pool_pages.saturating_sub(rx_pages).max(2);
     let tso = config.offloads == Offloads::Tso;
     let tx_large_pages = if tso { tx_pages / 2 } else { 0 };
@@ -155,8 +157,8 @@ fn sizes(config: &GuestVif) -> Sizes {
         tx_order: config.ring_order,
         rx_order: config.ring_order,
         rx_pages,
-        rx_spare_pages: config.spare_buffers.div_ceil(config.buffers.per_page()),
-        rx_buffer: config.buffers.bytes() as u16,
+        rx_spare_pages: buffers.spare.div_ceil(per_page),
+        rx_buffer: buffers.size.bytes() as u16,
         tx_small_pages: tx_pages - tx_large_pages,
         tx_large_pages,
     }
