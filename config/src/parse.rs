@@ -46,7 +46,7 @@ pub(crate) fn single_file(name: &str, text: &str) -> [ConfigFile; 1] {
 /// Parses files like [`parse_with_source`], and also returns the reader's results.
 pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResult) {
     let reader = ConfigFiles::new(files);
-    let texts = reader.shifted(files);
+    let texts = shifted(files);
     let mut root = DeTable::new();
     for text in &texts {
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -74,6 +74,18 @@ pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResul
         Problems::unless_any(first_error_per_line(problems), config),
         reading,
     )
+}
+
+/// Returns the texts to parse. Each begins with one newline per byte of the earlier texts and the
+/// byte after each, so that its spans are offsets in all files.
+fn shifted(files: &[ConfigFile]) -> Vec<String> {
+    let mut begin = 0;
+    let shift = |file: &ConfigFile| {
+        let text = "\n".repeat(begin) + &file.text;
+        begin += file.text.len() + 1;
+        text
+    };
+    files.iter().map(shift).collect()
 }
 
 /// Omits mistakes of default values in a section that also has a mistake in a written value. The

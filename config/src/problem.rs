@@ -1,5 +1,6 @@
 //! Mistakes in a configuration, each with its part, description and remedy.
 
+use crate::files::ConfigFile;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -68,48 +69,74 @@ impl fmt::Display for ConfigPart {
 
 /// A position in one of the files of a configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Position {
-    /// The file, from 0.
-    pub(crate) file: usize,
+pub(crate) struct Position<'f> {
+    file: &'f str,
     /// The line, from 1.
-    pub(crate) line: usize,
+    line: usize,
     /// The column, in bytes from 1.
     pub(crate) column: usize,
 }
 
-/// Positions of the parts of a configuration and of their keys. The key `""` is the part itself.
+/// Positions of the parts of a configuration and of their keys, as offsets in the bytes of all
+/// files, with one byte between two files. The key `""` is the part itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyPositions {
-    files: Vec<String>,
-    positions: BTreeMap<(ConfigPart, &'static str), Position>,
+    /// Each file's name, and the offsets of the starts of its lines.
+    files: Vec<(String, Vec<usize>)>,
+    offsets: BTreeMap<(ConfigPart, &'static str), usize>,
 }
 
 impl KeyPositions {
-    pub(crate) fn new(files: impl Iterator<Item = String>) -> Self {
+    pub(crate) fn new(files: &[ConfigFile]) -> Self {
+        let mut begin = 0;
+        let lines = |file: &ConfigFile| {
+            let newlines = file.text.match_indices('\n');
+            let behind = newlines.map(|(at, _)| begin + at + 1);
+            // A position after the end of the last line belongs to that line.
+            let behind = behind.filter(|start| *start < begin + file.text.len());
+            let starts = std::iter::once(begin).chain(behind).collect();
+            begin += file.text.len() + 1;
+            (file.name.clone(), starts)
+        };
         Self {
-            files: files.collect(),
-            positions: BTreeMap::new(),
+            files: files.iter().map(lines).collect(),
+            offsets: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn add(&mut self, part: ConfigPart, key: &'static str, position: Position) {
-        self.positions.entry((part, key)).or_insert(position);
+    pub(crate) fn add(&mut self, part: ConfigPart, key: &'static str, offset: usize) {
+        self.offsets.entry((part, key)).or_insert(offset);
     }
 
     /// Returns whether a key is written in a part.
     pub(crate) fn has(&self, part: ConfigPart, key: &'static str) -> bool {
-        self.positions.contains_key(&(part, key))
+        self.offsets.contains_key(&(part, key))
     }
 
-    fn find(&self, part: ConfigPart, key: &'static str) -> Option<Position> {
-        let key = self.positions.get(&(part, key));
-        key.or_else(|| self.positions.get(&(part, ""))).copied()
+    pub(crate) fn locate(&self, offset: usize) -> Option<Position<'_>> {
+        let begins = |starts: &[usize]| starts.first().is_some_and(|first| *first <= offset);
+        let files = self.files.partition_point(|(_, starts)| begins(starts));
+        let (file, starts) = self.files.get(files.checked_sub(1)?)?;
+        let line = starts.partition_point(|start| *start <= offset);
+        let start = starts.get(line.checked_sub(1)?)?;
+        Some(Position {
+            file,
+            line,
+            column: offset - start + 1,
+        })
     }
 
-    /// Returns the file of a position; findings without a position belong to the first one.
-    pub(crate) fn file(&self, position: Option<Position>) -> Option<String> {
-        let file = position.map_or(0, |position| position.file);
-        self.files.get(file).cloned()
+    /// Returns a mistake at an offset. One without an offset belongs to the first file.
+    pub(crate) fn problem(&self, at: Option<usize>, what: String, remedy: String) -> Problem {
+        let position = at.and_then(|offset| self.locate(offset));
+        let first = self.files.first().map(|(name, _)| name.as_str());
+        Problem {
+            file: position.map(|of| of.file).or(first).map(str::to_owned),
+            line: position.map(|position| position.line),
+            column: None,
+            what,
+            remedy,
+        }
     }
 }
 
@@ -138,7 +165,7 @@ impl SourceInfo {
     /// Returns the name of a part's key as a static text; empty if the file does not contain the
     /// key.
     pub(crate) fn key(&self, part: ConfigPart, key: &str) -> &'static str {
-        let mut known = self.lines.positions.keys();
+        let mut known = self.lines.offsets.keys();
         let found = known.find(|(at, known)| (*at, *known) == (part, key));
         found.map_or("", |(_, known)| known)
     }
@@ -177,14 +204,10 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(finding: Finding, lines: &KeyPositions) -> Self {
-        let position = lines.find(finding.part, finding.key);
-        Self {
-            file: lines.file(position),
-            line: position.map(|position| position.line),
-            column: None,
-            what: format!("{}: {}", finding.part, finding.what),
-            remedy: finding.remedy,
-        }
+        let Finding { part, key, .. } = finding;
+        let offsets = [key, ""].map(|key| lines.offsets.get(&(part, key)));
+        let at = offsets.into_iter().flatten().next().copied();
+        lines.problem(at, format!("{part}: {}", finding.what), finding.remedy)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::deprecated;
 use crate::files::ConfigFile;
 use crate::keywords::{choices, nearest, suggestion};
-use crate::problem::{ConfigPart, KeyPositions, Position, Problem};
+use crate::problem::{ConfigPart, KeyPositions, Problem};
 use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
@@ -13,32 +13,9 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Line starts of a file, as offsets in the bytes of all files.
-struct LineStarts {
-    /// Offset of the first byte.
-    begin: usize,
-    /// Offsets of the line starts.
-    lines: Vec<usize>,
-}
-
-impl LineStarts {
-    fn new(begin: usize, text: &str) -> Self {
-        let newlines = text.bytes().enumerate().filter(|&(_, c)| c == b'\n');
-        let behind = newlines.map(|(at, _)| begin + at + 1);
-        // A position after the end of the last line belongs to that line.
-        let behind = behind.filter(|&start| start < begin + text.len());
-        Self {
-            begin,
-            lines: std::iter::once(begin).chain(behind).collect(),
-        }
-    }
-}
-
-/// The files of a configuration. Their bytes are counted consecutively, so that a span identifies
-/// its file.
+/// What is read of the files of a configuration.
 #[derive(Default)]
 pub(crate) struct ConfigFiles {
-    starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<KeyPositions>,
@@ -67,45 +44,9 @@ pub(crate) struct ReadResult {
 
 impl ConfigFiles {
     pub(crate) fn new(files: &[ConfigFile]) -> Self {
-        let mut begin = 0;
-        let starts = files.iter().map(|file| {
-            let starts = LineStarts::new(begin, &file.text);
-            // The end of a text is also a position in it.
-            begin += file.text.len() + 1;
-            starts
-        });
         Self {
-            starts: starts.collect(),
-            lines: RefCell::new(KeyPositions::new(
-                files.iter().map(|file| file.name.clone()),
-            )),
+            lines: RefCell::new(KeyPositions::new(files)),
             ..Self::default()
-        }
-    }
-
-    /// Returns the texts to parse. Each begins with one newline per byte of the earlier texts,
-    /// which shifts its spans.
-    pub(crate) fn shifted(&self, files: &[ConfigFile]) -> Vec<String> {
-        let pairs = self.starts.iter().zip(files);
-        let shift = |(starts, file): (&LineStarts, &ConfigFile)| {
-            let mut text = "\n".repeat(starts.begin);
-            text.push_str(&file.text);
-            text
-        };
-        pairs.map(shift).collect()
-    }
-
-    fn position(&self, span: Range<usize>) -> Position {
-        let at = span.start;
-        let behind = self.starts.partition_point(|file| file.begin <= at);
-        let file = behind.saturating_sub(1);
-        let lines = self.starts.get(file).map_or(&[][..], |file| &file.lines);
-        let line = lines.partition_point(|&start| start <= at);
-        let start = line.checked_sub(1).and_then(|line| lines.get(line));
-        Position {
-            file,
-            line,
-            column: at - start.copied().unwrap_or(at) + 1,
         }
     }
 
@@ -113,7 +54,8 @@ impl ConfigFiles {
     pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
         self.unread.borrow_mut().is_broken = true;
         let mut problem = self.source(span.clone(), what, "write it as TOML (https://toml.io)");
-        problem.column = span.map(|span| self.position(span).column);
+        let lines = self.lines.borrow();
+        problem.column = span.and_then(|span| Some(lines.locate(span.start)?.column));
         self.problems.borrow_mut().push(problem);
     }
 
@@ -133,15 +75,9 @@ impl ConfigFiles {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Problem {
-        let position = span.map(|span| self.position(span));
+        let at = span.map(|span| span.start);
         let lines = self.lines.borrow();
-        Problem {
-            file: lines.file(position),
-            line: position.map(|position| position.line),
-            column: None,
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+        lines.problem(at, what.into(), remedy.into())
     }
 
     pub(crate) fn finish(self) -> ReadResult {
@@ -177,10 +113,7 @@ impl<'r, 't> TomlTable<'r, 't> {
         section: &'static str,
         part: ConfigPart,
     ) -> Self {
-        reader
-            .lines
-            .borrow_mut()
-            .add(part, "", reader.position(span.clone()));
+        reader.lines.borrow_mut().add(part, "", span.start);
         Self {
             reader,
             table,
@@ -202,8 +135,8 @@ impl<'r, 't> TomlTable<'r, 't> {
         let mut known = self.reader.known.borrow_mut();
         *known.entry((self.section, key)).or_default() |= found.is_some();
         let (name, value) = found?;
-        let position = self.reader.position(name.span());
-        self.reader.lines.borrow_mut().add(self.part, key, position);
+        let mut lines = self.reader.lines.borrow_mut();
+        lines.add(self.part, key, name.span().start);
         Some(value)
     }
 
