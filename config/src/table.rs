@@ -13,7 +13,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is read of the files of a configuration.
+/// Reads the files of a configuration, and collects mistakes and positions.
 #[derive(Default)]
 pub(crate) struct ConfigFiles {
     problems: RefCell<Vec<Problem>>,
