@@ -64,8 +64,8 @@ fn is_opaque(ethertype: u16) -> bool {
 }
 
 /// The identities that a frame claims, if fields at fixed offsets tell them all: the frame is IPv4
-/// without options or IPv6 followed by TCP or UDP, and not for a DHCP client, or the bridge inspects
-/// nothing behind its EtherType. These claims alone decide whether the frame is
+/// without options or IPv6 followed by TCP or UDP, and not for a DHCP client, or the bridge
+/// inspects nothing behind its EtherType. These claims alone decide whether the frame is
 /// [harmless](Guard::harmless_claims).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
