@@ -104,7 +104,7 @@ pub(crate) fn take_opened(
         match done.and_then(|done| notes(&done)) {
             Ok(notes) => {
                 state.mark_lost(pending.device, false);
-                state.missing.extend(notes.missing_features);
+                state.add_missing(notes.missing_features);
                 if let (Some(netns), Some(place)) = (&pending.netns, notes.namespace) {
                     state.edit_guest(&pending.name, |guest| {
                         let origin = guest.origin.as_mut();

@@ -1,21 +1,18 @@
 //! The journal from which the next manager resumes: a memory file that the core holds but does not
 //! read.
 //!
-//! The first line is the whole state at the creation of the file; each further line is a change. A
-//! written line survives the manager immediately, without a request to the core, so an attach
+//! The first line is the whole state at the creation of the file; each further line is a change of
+//! the specification. A written line survives the manager immediately, without a request to the core, so an attach
 //! writes lines about one guest only. The manager replaces a file that is much longer than its
 //! first line.
 
 use crate::core::{CoreError, CoreLink};
-use crate::life::Lifecycle;
 use crate::machine_state::MachineState;
 use crate::spec::{MachineSpec, SpecChange};
 use abi::core::{CoreRequest, KEPT_MAX};
-use abi::machine::Restarts;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,26 +27,11 @@ const CHANGES_MIN_BYTES: usize = 256 << 10;
 pub(crate) struct SavedState<'a> {
     /// Time at which the machine was complete, by the monotonic clock.
     pub(crate) complete_ns: u64,
-    /// Properties that the system lacks, as text.
-    pub(crate) missing: Cow<'a, BTreeSet<String>>,
-    /// Restart state of the domains that can restart, by place.
-    pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
-    /// The specification, if it has changed since the start.
+    /// The specification, if it had changed since the start.
     pub(crate) spec: Option<Cow<'a, MachineSpec>>,
     /// Changes of the specification since then.
     #[serde(skip)]
     pub(crate) changes: Vec<SpecChange>,
-}
-
-/// One change of the state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum JournalLine {
-    /// A change of the specification.
-    Spec(SpecChange),
-    /// Properties that the system lacks.
-    Missing(BTreeSet<String>),
-    /// Restarts of the domain at a place; `None` if the domain is no longer restarted.
-    Restarts(usize, Option<Restarts>),
 }
 
 impl SavedState<'_> {
@@ -62,20 +44,9 @@ impl SavedState<'_> {
     fn of(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
         let mut saved: Self = serde_json::from_slice(lines.next()?).ok()?;
-        for line in lines.take_while(|line| line.ends_with(b"\n")) {
-            match serde_json::from_slice(line) {
-                Ok(JournalLine::Spec(change)) => saved.changes.push(change),
-                Ok(JournalLine::Missing(missing)) => saved.missing = Cow::Owned(missing),
-                Ok(JournalLine::Restarts(place, known)) => {
-                    let restarts = saved.restarts.to_mut();
-                    match known {
-                        Some(known) => restarts.insert(place, known),
-                        None => restarts.remove(&place),
-                    };
-                }
-                Err(_) => break,
-            }
-        }
+        let changes = lines.take_while(|line| line.ends_with(b"\n"));
+        let changes = changes.map_while(|line| serde_json::from_slice(line).ok());
+        saved.changes = changes.collect();
         Some(saved)
     }
 }
@@ -99,13 +70,8 @@ pub(crate) struct StateJournal {
     /// Length at which the file is replaced, and its current length.
     bytes_max: usize,
     bytes: usize,
-    /// The content of the file except the specification.
-    missing: BTreeSet<String>,
-    restarts: BTreeMap<usize, Restarts>,
     /// Whether the specification has changed since the start.
     is_changed: bool,
-    /// Whether restarts may have changed since they were written.
-    are_restarts_stale: bool,
 }
 
 impl StateJournal {
@@ -114,16 +80,10 @@ impl StateJournal {
         self.is_changed = is_changed;
     }
 
-    /// Marks the written restarts as possibly out of date.
-    pub(crate) fn mark_restarts_stale(&mut self) {
-        self.are_restarts_stale = true;
-    }
-
     /// Returns whether the file is up to date. Called in every turn, so its cost must not depend on
     /// the number of domains.
     pub(crate) fn is_current(&self, state: &MachineState) -> bool {
-        let has_changed = self.are_restarts_stale || state.has_changed();
-        self.file.is_some() && !has_changed && self.missing == state.missing
+        self.file.is_some() && !state.has_changed()
     }
 
     /// Writes the changes since the last call.
@@ -132,87 +92,42 @@ impl StateJournal {
         core: &mut CoreLink,
         complete_ns: u64,
         state: &mut MachineState,
-        lives: &BTreeMap<usize, Lifecycle>,
     ) -> Result<(), CoreError> {
         let changes = state.take_changes();
+        let lines = lines(&changes)?;
+        self.bytes += lines.len();
+        let file = self.file.take().filter(|_| self.bytes <= self.bytes_max);
+        let was_changed = self.is_changed;
         self.is_changed |= !changes.is_empty();
-        let lines = self.lines(changes, state, lives);
-        let mut text = Vec::new();
-        for line in &lines {
-            serde_json::to_writer(&mut text, line).map_err(|error| error.to_string())?;
-            text.push(b'\n');
+        if let Some(mut file) = file {
+            // The next manager stops at an incomplete line.
+            file.write_all(&lines).map_err(|error| error.to_string())?;
+            self.file = Some(file);
+            return Ok(());
         }
-        self.bytes += text.len();
-        if self.bytes <= self.bytes_max
-            && let Some(file) = &mut self.file
-        {
-            match file.write_all(&text) {
-                Ok(()) => return Ok(()),
-                // The next manager stops at an incomplete line.
-                Err(error) => {
-                    self.file = None;
-                    return Err(error.to_string().into());
-                }
-            }
-        }
-        self.file = None;
-        self.begin(core, complete_ns, state)
-    }
-
-    /// Returns the lines to write, and records them as written.
-    fn lines(
-        &mut self,
-        changes: Vec<SpecChange>,
-        state: &MachineState,
-        lives: &BTreeMap<usize, Lifecycle>,
-    ) -> Vec<JournalLine> {
-        self.are_restarts_stale = false;
-        let mut lines: Vec<JournalLine> = changes.into_iter().map(JournalLine::Spec).collect();
-        if self.missing != state.missing {
-            self.missing.clone_from(&state.missing);
-            lines.push(JournalLine::Missing(self.missing.clone()));
-        }
-        let restarting = || lives.values().filter(|life| life.restarts());
-        for life in restarting() {
-            let (place, known) = (life.place, &life.known);
-            if self.restarts.get(&place) != Some(known) {
-                self.restarts.insert(place, known.clone());
-                lines.push(JournalLine::Restarts(place, Some(known.clone())));
-            }
-        }
-        if self.restarts.len() != restarting().count() {
-            let current: BTreeSet<usize> = restarting().map(|life| life.place).collect();
-            let removed = self
-                .restarts
-                .extract_if(.., |place, _| !current.contains(place));
-            lines.extend(removed.map(|(place, _)| JournalLine::Restarts(place, None)));
-        }
-        lines
-    }
-
-    /// Creates a new file and hands it to the core.
-    fn begin(
-        &mut self,
-        core: &mut CoreLink,
-        complete_ns: u64,
-        state: &MachineState,
-    ) -> Result<(), CoreError> {
+        // Without earlier changes, the lines complete the description that the core holds.
         let whole = SavedState {
             complete_ns,
-            missing: Cow::Borrowed(&self.missing),
-            restarts: Cow::Borrowed(&self.restarts),
-            spec: self.is_changed.then_some(Cow::Borrowed(state.spec())),
+            spec: was_changed.then_some(Cow::Borrowed(state.spec())),
             changes: Vec::new(),
         };
         let mut text = serde_json::to_vec(&whole).map_err(|error| error.to_string())?;
         text.push(b'\n');
+        if !was_changed {
+            text.extend(lines);
+        }
+        self.begin(core, &text)
+    }
+
+    /// Creates a new file and hands it to the core.
+    fn begin(&mut self, core: &mut CoreLink, text: &[u8]) -> Result<(), CoreError> {
         if text.len() > KEPT_MAX {
             let why = format!("it is longer than the {KEPT_MAX} bytes that the next manager reads");
             return Err(why.into());
         }
         let begin = || -> io::Result<File> {
             let mut file = File::from(memfd_create("kept", MemfdFlags::CLOEXEC)?);
-            file.write_all(&text)?;
+            file.write_all(text)?;
             Ok(file)
         };
         let file = begin().map_err(|error| error.to_string())?;
@@ -228,16 +143,27 @@ impl StateJournal {
     }
 }
 
+/// Returns one line for each change.
+fn lines(changes: &[SpecChange]) -> Result<Vec<u8>, CoreError> {
+    let mut text = Vec::new();
+    for change in changes {
+        serde_json::to_writer(&mut text, change).map_err(|error| error.to_string())?;
+        text.push(b'\n');
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use abi::core::{CoreMessage, Record};
+    use abi::machine::Restarts;
     use config::live::LiveConfig;
     use link::{Link, Received};
     use rustix::event::PollFlags;
     use std::thread::JoinHandle;
 
-    fn known(count: u64) -> Restarts {
+    fn restarts(count: u64) -> Restarts {
         Restarts {
             count,
             ..Restarts::default()
@@ -248,50 +174,43 @@ mod tests {
         SpecChange::RemoveGuest(name.into())
     }
 
-    /// Returns the bytes of a file with these lines, of which the last is incomplete.
-    fn written(lines: &[JournalLine]) -> Vec<u8> {
+    /// Returns the bytes of a file with these changes, of which the last is incomplete.
+    fn written(changes: &[SpecChange]) -> Vec<u8> {
         let first = SavedState {
             complete_ns: 7,
-            restarts: Cow::Owned([(0, known(1)), (2, known(2))].into()),
             ..SavedState::default()
         };
         let mut text = serde_json::to_vec(&first).unwrap();
-        for line in lines {
+        for change in changes {
             text.push(b'\n');
-            serde_json::to_writer(&mut text, line).unwrap();
+            serde_json::to_writer(&mut text, change).unwrap();
         }
         text
     }
 
     #[test]
     fn changes_are_read_after_the_whole_state() {
-        let missing = BTreeSet::from(["seals".to_owned()]);
-        let text = written(&[
-            JournalLine::Spec(removed("a")),
-            JournalLine::Restarts(2, None),
-            JournalLine::Restarts(0, Some(known(5))),
-            JournalLine::Missing(missing.clone()),
-            JournalLine::Restarts(3, Some(known(9))),
-            JournalLine::Spec(removed("b")),
-        ]);
+        let missing = SpecChange::SetMissing(["seals".to_owned()].into());
+        let changes = [
+            removed("a"),
+            SpecChange::SetRestarts(0, restarts(5)),
+            missing,
+            removed("b"),
+        ];
+        let text = written(&changes);
         // The last line is incomplete, as if the manager was killed while it wrote.
         let saved = SavedState::of(&text).unwrap();
         assert_eq!(saved.complete_ns, 7);
-        assert_eq!(*saved.missing, missing);
-        assert_eq!(*saved.restarts, [(0, known(5)), (3, known(9))].into());
-        assert_eq!(saved.changes, [removed("a")]);
+        assert_eq!(saved.changes, changes[..3]);
         let whole = [text, b"\n".to_vec()].concat();
-        assert_eq!(
-            SavedState::of(&whole).unwrap().changes,
-            [removed("a"), removed("b")]
-        );
+        assert_eq!(SavedState::of(&whole).unwrap().changes, changes);
     }
 
     #[test]
     fn an_invalid_line_ends_the_changes() {
-        let text = written(&[JournalLine::Spec(removed("a"))]);
+        let text = written(&[removed("a")]);
         let nonsense = [text, b"\nnonsense\n".to_vec()].concat();
-        let more = serde_json::to_vec(&JournalLine::Spec(removed("b"))).unwrap();
+        let more = serde_json::to_vec(&removed("b")).unwrap();
         let saved = SavedState::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
         assert_eq!(saved.changes, [removed("a")]);
         for nothing in [&b""[..], b"\n", b"nonsense", b"{}\n"] {
@@ -349,17 +268,14 @@ mod tests {
         let mut state = state();
         let mut config = state.spec().config().unwrap();
         let mut journal = StateJournal::default();
-        let mut restarts = BTreeMap::new();
-        journal.write(&mut core, 7, &mut state, &restarts).unwrap();
+        journal.write(&mut core, 7, &mut state).unwrap();
         let mut took = Vec::new();
         for number in 100..356 {
             let place = attach(&mut state, &mut config, &format!("g{number}"));
-            let life = Lifecycle::resume(place, Some(100), known(number), None, 0);
-            restarts.insert(place, life);
-            journal.mark_restarts_stale();
+            state.record_restarts(place, &restarts(number));
             assert!(!journal.is_current(&state));
             let before = (journal.bytes, journal.bytes_max);
-            journal.write(&mut core, 7, &mut state, &restarts).unwrap();
+            journal.write(&mut core, 7, &mut state).unwrap();
             assert!(journal.is_current(&state));
             // The length of a new file depends on the whole machine.
             if journal.bytes_max == before.1 {
@@ -377,8 +293,8 @@ mod tests {
         let mut spec = kept.spec.unwrap().into_owned();
         kept.changes.into_iter().for_each(|it| spec.apply(it));
         assert_eq!(&spec, state.spec());
-        assert_eq!(kept.restarts.len(), restarts.len());
-        assert_eq!(kept.restarts[restarts.keys().nth(9).unwrap()], known(109));
+        let place = spec.place("g109").unwrap();
+        assert_eq!(spec.restarts(place), restarts(109));
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         .map_err(|e| format!("the machine's description is invalid: {e}"))?;
     check(&machine)?;
     let mut state = MachineState::new(machine);
-    state.missing.extend(missing);
+    state.add_missing(missing);
     let origin = (pid, user, began_ns);
     let mut server = ManagerServer::new(core, state, opened.control, log, origin)?;
     if let Some((metrics, requests)) = metrics {

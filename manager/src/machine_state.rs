@@ -3,7 +3,9 @@
 use crate::spec::{AdmittedGuest, GuestSpec, MachineSpec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, ConfigValue, Connection, Device, DomainSpec, Machine, Netdev};
+use abi::machine::{
+    Access, ConfigValue, Connection, Device, DomainSpec, Machine, Netdev, Restarts,
+};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +27,6 @@ pub(crate) struct MachineState {
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
     connected: BTreeSet<DomId>,
-    /// Properties that the system lacks, as text.
-    pub(crate) missing: BTreeSet<String>,
 }
 
 impl MachineState {
@@ -62,7 +62,10 @@ impl MachineState {
             SpecChange::RemoveGuest(_) | SpecChange::SetSaved(_) | SpecChange::RemoveSaved(_) => {
                 true
             }
-            SpecChange::SetNics { .. } | SpecChange::SetLost { .. } => false,
+            SpecChange::SetNics { .. }
+            | SpecChange::SetLost { .. }
+            | SpecChange::SetRestarts(..)
+            | SpecChange::SetMissing(_) => false,
         };
         self.spec.apply(change.clone());
         // Only the last of a guest's consecutive changes takes effect.
@@ -98,8 +101,10 @@ impl MachineState {
     /// Restores the specification that an earlier manager saved.
     pub(crate) fn resume(&mut self, spec: Option<MachineSpec>, changes: Vec<SpecChange>) {
         let started = std::mem::take(&mut self.spec);
+        let missing = started.missing().clone();
         self.spec = spec.unwrap_or(started);
         changes.into_iter().for_each(|it| self.spec.apply(it));
+        self.add_missing(missing);
     }
 
     /// Removes and returns the changes that are not in the journal yet.
@@ -141,6 +146,26 @@ impl MachineState {
                 device,
                 lost: is_lost,
             });
+        }
+    }
+
+    /// Records the restarts of the domain at a place.
+    pub(crate) fn record_restarts(&mut self, place: usize, restarts: &Restarts) {
+        if self.spec.restarts(place) != *restarts {
+            self.change(SpecChange::SetRestarts(place, restarts.clone()));
+        }
+    }
+
+    /// Adds properties that the system lacks.
+    pub(crate) fn add_missing(&mut self, more: impl IntoIterator<Item = String>) {
+        let known = self.spec.missing().iter().cloned();
+        self.set_missing(known.chain(more).collect());
+    }
+
+    /// Replaces the properties that the system lacks.
+    pub(crate) fn set_missing(&mut self, missing: BTreeSet<String>) {
+        if *self.spec.missing() != missing {
+            self.change(SpecChange::SetMissing(missing));
         }
     }
 

@@ -10,7 +10,7 @@ mod change;
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
 use crate::window_slots::{self, Ports, WorkerWindows};
-use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program};
+use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program, Restarts};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -40,6 +40,10 @@ pub(crate) struct MachineSpec {
     saved: Vec<SavedGuest>,
     /// Devices whose interfaces were removed: the domain's place, and the number within the domain.
     lost: BTreeSet<(usize, usize)>,
+    /// Restarts of the domains that have restarted, by place.
+    restarts: BTreeMap<usize, Restarts>,
+    /// Properties that the system lacks, as text.
+    missing: BTreeSet<String>,
 }
 
 /// A guest that is being attached.
@@ -96,6 +100,16 @@ impl MachineSpec {
     pub(crate) fn lost_devices(&self, place: usize) -> Vec<(usize, usize)> {
         let lost = self.lost.range((place, 0)..=(place, usize::MAX));
         lost.copied().collect()
+    }
+
+    /// Returns the restarts of the domain at a place.
+    pub(crate) fn restarts(&self, place: usize) -> Restarts {
+        self.restarts.get(&place).cloned().unwrap_or_default()
+    }
+
+    /// Returns the properties that the system lacks, as text.
+    pub(crate) fn missing(&self) -> &BTreeSet<String> {
+        &self.missing
     }
 
     /// Returns all domains, by place. [`MachineSpec::config_text`] returns a domain's

@@ -185,7 +185,6 @@ impl ManagerServer<'_> {
         }
         self.state
             .edit_guest(name, |guest| guest.is_changing = false);
-        self.journal.mark_restarts_stale();
         if let Err(CoreError { why, .. }) = self.store_state() {
             return self.fail_attach(name, format!("the core cannot store the state: {why}"));
         }

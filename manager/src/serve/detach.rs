@@ -94,7 +94,6 @@ impl ManagerServer<'_> {
         if let Some(life) = self.lives.get_mut(&place) {
             life.remove(why, calls);
         }
-        self.journal.mark_restarts_stale();
         self.try_store_state(now);
         let edit = PendingEdit {
             place,

@@ -54,9 +54,6 @@ impl ManagerServer<'_> {
             let Some(mut life) = self.lives.remove(&place) else {
                 return has_progressed;
             };
-            if !life.is_first {
-                self.journal.mark_restarts_stale();
-            }
             let before = (life.has_opened(), life.given);
             let mut events = self.take_answers(&mut life, now);
             // Other domains may wait for this progress.
@@ -80,6 +77,7 @@ impl ManagerServer<'_> {
             {
                 events = life.failed(refusal, now);
             }
+            self.state.record_restarts(place, &life.known);
             if let (LifeStep::Wait(due_ns), true) = (next, events.is_empty()) {
                 self.deadlines.set(Deadline::Domain(place), due_ns);
                 self.lives.insert(place, life);

@@ -30,7 +30,7 @@ use crate::state_file::{REATTACH, RETRY_NS, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
-use abi::machine::{DownReply, Restarts};
+use abi::machine::DownReply;
 use config::live::LiveConfig;
 use edits::{OpeningNics, PendingEdit, Reload, Restarting};
 use rustix::event::PollFlags;
@@ -211,7 +211,6 @@ impl<'a> ManagerServer<'a> {
             ..SavedState::default()
         });
         self.complete_ns = Some(kept.complete_ns);
-        self.state.missing.extend(kept.missing.into_owned());
         self.journal
             .continue_file(kept.spec.is_some() || !kept.changes.is_empty());
         let spec = kept.spec.map(|spec| spec.into_owned());
@@ -224,9 +223,9 @@ impl<'a> ManagerServer<'a> {
         }
         // Resume the domains before the reports are handled, because a restarting domain keeps its
         // devices.
-        self.resume(&kept.restarts, now);
+        self.resume(now);
         self.take_reports();
-        self.resume(&kept.restarts, now);
+        self.resume(now);
         for id in self.state.ids() {
             if self.state.stage(id).is_some_and(Stage::is_over) {
                 self.reported.insert(id);
@@ -240,10 +239,10 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Resumes all domains in their current stages.
-    fn resume(&mut self, known: &BTreeMap<usize, Restarts>, now: u64) {
+    fn resume(&mut self, now: u64) {
         for (&place, domain) in self.state.spec().domains() {
             let stage = self.state.stage_at(place);
-            let known = known.get(&place).cloned().unwrap_or_default();
+            let known = self.state.spec().restarts(place);
             let life = Lifecycle::resume(place, domain.restart_pause_ms, known, stage, now);
             self.lives.insert(place, life);
             self.deadlines.set(Deadline::Domain(place), 0);
@@ -264,7 +263,7 @@ impl<'a> ManagerServer<'a> {
         };
         if !self.journal.is_current(&self.state) {
             let Self { journal, state, .. } = self;
-            journal.write(self.core, complete_ns, state, &self.lives)?;
+            journal.write(self.core, complete_ns, state)?;
         }
         self.write_state_file(monotonic_ns());
         Ok(())
@@ -291,8 +290,10 @@ impl<'a> ManagerServer<'a> {
         let again_ns = written.is_err().then(|| now.saturating_add(RETRY_NS));
         self.deadlines.set(Deadline::StateFile, again_ns);
         let log_line = state_file.record_write(text, written);
-        state.missing.retain(|lack| !lack.starts_with(REATTACH));
-        state.missing.extend(state_file.missing_feature());
+        let mut missing = state.spec().missing().clone();
+        missing.retain(|lack| !lack.starts_with(REATTACH));
+        missing.extend(state_file.missing_feature());
+        state.set_missing(missing);
         if let Some((level, line)) = log_line {
             self.log.line(level, "grantwayd", &line);
         }

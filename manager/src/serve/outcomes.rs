@@ -23,7 +23,6 @@ impl ManagerServer<'_> {
         (goal, why): (RestartGoal, &str),
     ) -> Vec<(usize, u64)> {
         let starts = self.restart_counts(places);
-        self.journal.mark_restarts_stale();
         for (place, _) in &starts {
             let Some(life) = self.lives.get_mut(place) else {
                 continue;

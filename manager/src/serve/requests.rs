@@ -216,7 +216,8 @@ impl ManagerServer<'_> {
             }
             status
         });
-        let missing = self.state.missing.iter().cloned().chain(core.missing);
+        let missing = self.state.spec().missing().iter().cloned();
+        let missing = missing.chain(core.missing);
         Ok(Status {
             name: self.state.name.clone(),
             pid: self.core_pid,

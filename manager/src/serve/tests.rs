@@ -4,7 +4,7 @@ use crate::build::PendingGive;
 use crate::life::WorkerCall;
 use abi::core::Record;
 use abi::layout::mailbox;
-use abi::machine::{ConfigValue, ControlRequest};
+use abi::machine::{ConfigValue, ControlRequest, Restarts};
 use abi::mailbox::MailboxRequest;
 use config::live;
 use link::Link;

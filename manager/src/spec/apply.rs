@@ -34,6 +34,10 @@ impl MachineSpec {
                     false => self.lost.remove(&device),
                 };
             }
+            SpecChange::SetRestarts(place, restarts) => {
+                self.restarts.insert(place, restarts);
+            }
+            SpecChange::SetMissing(missing) => self.missing = missing,
         }
     }
 
@@ -103,6 +107,7 @@ impl MachineSpec {
         };
         self.domains.remove(&place);
         self.lost.retain(|(of, _)| *of != place);
+        self.restarts.remove(&place);
         self.changing.remove(name);
         self.origins.remove(name);
         if let Some(live) = &mut self.live {

@@ -2,10 +2,11 @@
 //! further effect.
 
 use crate::window_slots::Ports;
-use abi::machine::{ConfigValue, DomainSpec};
+use abi::machine::{ConfigValue, DomainSpec, Restarts};
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,10 @@ pub(crate) enum SpecChange {
     RemoveSaved(String),
     /// Records whether the interface of a device was removed.
     SetLost { device: (usize, usize), lost: bool },
+    /// Replaces the restarts of the domain at a place.
+    SetRestarts(usize, Restarts),
+    /// Replaces the properties that the system lacks.
+    SetMissing(BTreeSet<String>),
 }
 
 /// The specification of one guest.
