@@ -48,6 +48,9 @@ pub(crate) enum Goal {
     Up,
     /// The domain exits, and starts again when the goal is [`Goal::Up`].
     Held,
+    /// The domain keeps running while netd opens the devices of its next process. If the domain
+    /// exits, it starts again when the goal is [`Goal::Up`].
+    Refit,
     /// The domain and all its resources are removed.
     Removed,
 }
@@ -93,7 +96,8 @@ pub(crate) enum DomainEvent {
     Line(String),
     /// The domain is up for the first time.
     Up,
-    /// The first start failed, which is not retried here; `None` if the process has exited.
+    /// The first start or [`Goal::Refit`] failed, which is not retried here; `None` if the process
+    /// has exited.
     Failed(Option<CoreError>),
     /// Every worker has carried out its call, or one has refused it.
     Called(Result<(), String>),
@@ -194,10 +198,25 @@ impl Lifecycle {
         self.goal == Goal::Up && is_final && is_idle
     }
 
+    /// Begins to open devices of the next process. The current process keeps running.
+    pub(crate) fn begin_refit(&mut self, devices: Vec<DeviceId>) {
+        self.goal = Goal::Refit;
+        self.devices = NeededDevices::Busy(devices);
+    }
+
+    /// Ends [`Goal::Refit`]: the devices are open, or no longer needed.
+    pub(crate) fn end_refit(&mut self) {
+        self.goal = Goal::Up;
+        // The next start opens devices that have lost their interfaces.
+        self.devices = NeededDevices::Closed;
+    }
+
     /// Schedules the exit of the current process and the immediate start of another.
     pub(crate) fn restart(&mut self, why: &str) {
         self.is_requested = true;
-        self.goal = Goal::Up;
+        if self.goal == Goal::Held {
+            self.goal = Goal::Up;
+        }
         self.end = Some(why.to_owned());
         // A domain that waits for its devices may have been built from another description.
         self.built = None;
@@ -309,8 +328,10 @@ impl Lifecycle {
         };
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
-        // Devices that have lost their interfaces must be opened again.
-        self.devices = NeededDevices::Closed;
+        if self.goal != Goal::Refit {
+            // Devices that have lost their interfaces must be opened again.
+            self.devices = NeededDevices::Closed;
+        }
         if pause_ns == 0 {
             return Vec::new();
         }
@@ -362,7 +383,8 @@ impl Lifecycle {
     /// Records netd's answers. The manager requests refused devices again for some time, because
     /// the kernel may not have released the devices of the previous process. After that time, a
     /// first start fails, and a restarted domain runs without these devices. A first start fails
-    /// immediately if netd refuses a device that is not busy.
+    /// immediately if netd refuses a device that is not busy, and [`Goal::Refit`] if netd refuses
+    /// any device.
     pub(crate) fn opened(
         &mut self,
         refused: Vec<(DeviceId, CoreError)>,
@@ -372,9 +394,11 @@ impl Lifecycle {
         if refused.is_empty() || self.goal == Goal::Removed {
             return Vec::new();
         }
-        let is_final = |(_, refusal): &&(DeviceId, CoreError)| self.is_first && !refusal.is_busy;
+        let is_refit = self.goal == Goal::Refit;
+        let is_final =
+            |(_, refusal): &&(DeviceId, CoreError)| is_refit || self.is_first && !refusal.is_busy;
         let failure = refused.iter().find(is_final).or(refused.first());
-        let failure = failure.filter(|_| self.is_first).cloned();
+        let failure = failure.filter(|_| is_refit || self.is_first).cloned();
         if self.is_releasing(now_ns) && !refused.iter().any(|one| is_final(&one)) {
             self.devices =
                 NeededDevices::Busy(refused.into_iter().map(|(device, _)| device).collect());
@@ -431,6 +455,8 @@ impl Lifecycle {
         }
         match given {
             Ok(()) => self.given += 1,
+            // The domain requests the device again when its goal is `Goal::Up`.
+            Err(_) if self.goal == Goal::Refit => {}
             Err(refusal) => return self.failed(refusal, now_ns),
         }
         Vec::new()
@@ -495,13 +521,14 @@ impl Lifecycle {
     }
 
     /// Records that a request for the start was refused. A request for a busy resource is repeated.
-    /// Otherwise a first start fails, and a restart is retried after a pause.
+    /// Otherwise a first start or [`Goal::Refit`] fails, and a restart is retried after a pause.
     pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<DomainEvent> {
-        if refusal.is_busy && self.is_releasing(now_ns) {
+        let is_refit = self.goal == Goal::Refit;
+        if refusal.is_busy && self.is_releasing(now_ns) && !is_refit {
             self.postpone(now_ns);
             return Vec::new();
         }
-        if self.is_first {
+        if self.is_first || is_refit {
             return vec![DomainEvent::Failed(Some(refusal))];
         }
         let mut events = Vec::new();

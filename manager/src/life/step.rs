@@ -42,6 +42,10 @@ pub(crate) fn step(life: &Lifecycle, view: &DomainView<'_>, now_ns: u64) -> Life
         Goal::Removed => remove(life, view, now_ns),
         _ if life.end.is_some() && can_end(life, view) => LifeStep::Do(LifeAction::End),
         Goal::Held => LifeStep::Wait(None),
+        Goal::Refit => match life.devices {
+            NeededDevices::Busy(_) => LifeStep::Do(LifeAction::Open),
+            _ => LifeStep::Wait(None),
+        },
         Goal::Up => {
             // The workers add a new guest only after it has its connections.
             let is_early = is_down && life.is_first;

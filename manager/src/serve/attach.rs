@@ -170,7 +170,6 @@ impl ManagerServer<'_> {
         self.reattach_saved_guests(now);
         // The next step may begin: the reports about the previous step have been received.
         self.reload_turn(now);
-        self.nics_opened(now);
         self.advance_domains(now);
         self.answer_restarted(now);
         self.attach_freed(now);

@@ -258,12 +258,13 @@ impl ManagerServer<'_> {
                 self.log.line(Warning, "grantwayd", &line);
             }
             DomainEvent::Up => self.record_up(place, &name, now),
-            // Fails the attach of the domain, or the start of the machine.
+            // Fails the attach of the domain, the change of its NICs, or the start of the machine.
             DomainEvent::Failed(refusal) => {
                 let how = || format!("it did not start: {}", self.exit_description(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
                 match self.complete_ns {
                     None => self.boot_failure = Some(why),
+                    Some(_) if self.is_refitting(place) => self.refuse_nics(&why, now),
                     Some(_) => self.fail_attach(&name, why),
                 }
             }

@@ -1,7 +1,6 @@
 //! Edits of the machine's specification, for a client, a reload or the reattachment of a saved
 //! guest.
 
-use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::ConfigValue;
@@ -64,19 +63,13 @@ pub(super) struct Restarting {
     pub(super) goal: RestartGoal,
 }
 
-/// A reload's change of NICs whose devices netd is still opening.
-#[derive(Debug)]
-pub(super) struct OpeningNics {
-    /// The workers' places, with their previous numbers of restarts.
-    pub(super) starts: Vec<(usize, u64)>,
-    pub(super) devices: Vec<PendingOpen>,
-}
-
 /// The state of restarting domains that completes the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartGoal {
     /// A new process is connected.
     Up,
+    /// netd has opened the devices of the changed NICs.
+    Opened,
     /// The workers have exited. The next step, which also changes NICs, starts them.
     Ended,
     /// The workers run with the changed NICs.

@@ -32,7 +32,7 @@ use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::DownReply;
 use config::live::LiveConfig;
-use edits::{OpeningNics, PendingEdit, Reload, Restarting};
+use edits::{PendingEdit, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +64,6 @@ enum Deadline {
     Edit(String),
     /// A requested restart is late.
     Restart(u64),
-    /// netd is late with the devices of new NICs.
-    Nics,
     /// The reload can begin its next step.
     Reload,
     /// The next attempt to attach this guest of the previous machine.
@@ -111,8 +109,6 @@ pub(crate) struct ManagerServer<'a> {
     /// Requests that wait for restarting domains, by number.
     restarting: BTreeMap<u64, Restarting>,
     next_restart: u64,
-    /// The pending change of NICs: workers restart when netd has opened the devices.
-    opening_nics: Option<OpeningNics>,
     /// Places of domains that have exited since the last call of `drive`.
     ended: BTreeSet<usize>,
     /// Number of attempts to attach guests of the previous machine, by name.
@@ -160,7 +156,6 @@ impl<'a> ManagerServer<'a> {
             reload: None,
             restarting: BTreeMap::new(),
             next_restart: 0,
-            opening_nics: None,
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
             state_file: StateFile::default(),
@@ -508,11 +503,9 @@ impl<'a> ManagerServer<'a> {
                 }
                 // The state of a machine that is shutting down must remain complete for its next
                 // start.
-                Deadline::Edit(_) | Deadline::Nics | Deadline::Restart(_)
-                    if self.ending.is_some() => {}
+                Deadline::Edit(_) | Deadline::Restart(_) if self.ending.is_some() => {}
                 Deadline::Edit(name) => self.time_out_edit(&name, now),
                 Deadline::Restart(number) => self.time_out_restart(number, now),
-                Deadline::Nics => self.refuse_nics("netd did not answer within 20 s".into(), now),
                 Deadline::Client(id) => self.handle_client_deadline(id, now),
                 Deadline::Console(place) => self.consoles.watch(place),
                 // These only wake the loop.
@@ -530,13 +523,11 @@ impl<'a> ManagerServer<'a> {
     /// Returns whether the answer to a pending request has arrived. Drops answers for clients that
     /// have disconnected.
     fn is_answered(&mut self) -> bool {
-        let lives = self.lives.values().flat_map(Lifecycle::tokens);
-        let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
         // A machine that is shutting down ignores the answers to edits.
-        let edits = lives.chain(opening.map(|opening| opening.token));
-        let edits = edits.filter(|_| self.ending.is_none());
+        let lives = self.lives.values().filter(|_| self.ending.is_none());
+        let lives = lives.flat_map(Lifecycle::tokens);
         let clients = self.clients.values().filter_map(Client::token);
-        let waited: BTreeSet<u32> = clients.chain(self.ending).chain(edits).collect();
+        let waited: BTreeSet<u32> = clients.chain(self.ending).chain(lives).collect();
         self.core.retain_answers(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))
     }

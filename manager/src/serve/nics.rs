@@ -1,18 +1,18 @@
-//! Changes of NICs: netd opens the devices of new NICs, the driver domain's workers restart with
-//! the new NICs, and netd closes the devices of removed NICs. Each phase waits for the previous
-//! one, without blocking the manager's loop. The manager restores the previous NICs if netd cannot
-//! open a device, if a worker does not start, or if the manager itself restarts before all workers
-//! run.
+//! Changes of NICs: netd opens the devices of new NICs ([`Goal::Refit`]), the driver domain's
+//! workers restart with the new NICs, and netd closes the devices of removed NICs. The manager
+//! restores the previous NICs if netd cannot open a device, if a worker does not start, or if the
+//! manager itself restarts before all workers run.
 //!
 //! If a reload removes NICs and adds others, the workers restart once: they exit in the first step
 //! and start in the second. The client receives the answer when the workers are connected to their
 //! guests.
 
 use super::attach::live_config;
-use super::edits::{EDIT_TIMEOUT_NS, EditOrigin, OpeningNics, RestartGoal};
+use super::edits::{EDIT_TIMEOUT_NS, EditOrigin, RestartGoal, Restarting};
 use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::core::CoreError;
+use crate::life::{Goal, Lifecycle};
 use crate::spec::{PendingNicChange, SpecChange};
 use abi::journal::Level;
 use config::live::NicsStep;
@@ -27,62 +27,70 @@ impl ManagerServer<'_> {
         config.set_nics(&step.nics)?;
         let nic_change = self.state.spec().nic_change(&config, step)?;
         self.state.change(nic_change);
-        let kept = self
-            .store_state()
-            .map_err(|refusal| refusal.of("the core cannot store the state"));
-        let opens = self.pending_nic_change().opens;
-        let devices = kept.and_then(|()| build::open(self.core, &self.state, opens));
-        let devices = devices.map_err(|CoreError { why, .. }| {
-            // The workers still run with the previous NICs.
+        let kept = self.store_state();
+        if let Err(CoreError { why, .. }) = kept {
             self.finish_nic_change(true);
-            why
-        })?;
+            return Err(format!("the core cannot store the state: {why}"));
+        }
         self.config = Some(config);
-        let starts = self.restart_counts(&self.state.spec().workers());
-        self.opening_nics = Some(OpeningNics { starts, devices });
-        let late_ns = now.saturating_add(EDIT_TIMEOUT_NS);
-        self.deadlines.set(Deadline::Nics, late_ns);
+        let opens = self.pending_nic_change().opens;
+        let workers = self.state.spec().workers();
+        for place in &workers {
+            let own = opens.iter().filter(|(worker, _)| worker == place);
+            if let Some(life) = self.lives.get_mut(place) {
+                life.begin_refit(own.copied().collect());
+                self.deadlines.set(Deadline::Domain(*place), 0);
+            }
+        }
+        let refitting = Restarting {
+            origin: EditOrigin::Reload,
+            starts: self.restart_counts(&workers),
+            goal: RestartGoal::Opened,
+        };
+        self.await_restart(refitting, now.saturating_add(EDIT_TIMEOUT_NS));
         Ok(())
     }
 
-    /// Restarts the workers when netd has opened the devices of new NICs.
+    /// Restarts the workers with the changed NICs, whose devices netd has opened.
     pub(super) fn nics_opened(&mut self, now: u64) {
-        let Some(opening) = &mut self.opening_nics else {
-            return;
-        };
-        let mut refused = build::take_opened(self.core, &mut self.state, &mut opening.devices);
-        if let Some((_, CoreError { why, .. })) = refused.pop() {
-            return self.refuse_nics(why, now);
-        }
-        if !opening.devices.is_empty() {
-            return;
-        }
-        self.opening_nics = None;
-        self.deadlines.set(Deadline::Nics, None);
         let reload = self.reload.as_ref();
         let goal = match reload.is_some_and(|reload| reload.progress.changes_nics_next()) {
             true => RestartGoal::Ended,
             false => RestartGoal::NicsChanged,
         };
+        self.end_refit();
         let workers = self.state.spec().workers();
         self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
     }
 
-    /// Restores the previous NICs, because netd has not opened all devices of the new NICs.
-    pub(super) fn refuse_nics(&mut self, why: String, now: u64) {
-        self.deadlines.set(Deadline::Nics, None);
-        let Some(opening) = self.opening_nics.take() else {
-            return;
-        };
-        let workers = self.state.spec().workers();
-        // A worker that has restarted in the meantime may have the new NICs.
-        let has_previous = self.restart_counts(&workers) == opening.starts
-            && workers.iter().all(|place| self.is_running(*place));
-        match has_previous {
-            true => self.finish_nic_change(true),
-            false => drop(self.restore_nics(String::new())),
+    /// Restores the previous NICs, because netd has refused a device of the new NICs.
+    pub(super) fn refuse_nics(&mut self, why: &str, now: u64) {
+        let is_opening = |_: &u64, one: &mut Restarting| one.goal == RestartGoal::Opened;
+        let opening: Vec<_> = self.restarting.extract_if(.., is_opening).collect();
+        self.keep_nics();
+        for (number, one) in opening {
+            self.deadlines.set(Deadline::Restart(number), None);
+            self.refuse(one.origin, why.to_owned(), now);
         }
-        self.refuse(EditOrigin::Reload, why, now);
+    }
+
+    /// Restores the previous NICs, with which the workers still run.
+    pub(super) fn keep_nics(&mut self) {
+        self.end_refit();
+        self.finish_nic_change(true);
+    }
+
+    fn end_refit(&mut self) {
+        let refitting = |life: &&mut Lifecycle| life.goal == Goal::Refit;
+        for life in self.lives.values_mut().filter(refitting) {
+            life.end_refit();
+        }
+    }
+
+    /// Returns whether the domain at a place waits for the devices of its next process.
+    pub(super) fn is_refitting(&self, place: usize) -> bool {
+        let life = self.lives.get(&place);
+        life.is_some_and(|life| life.goal == Goal::Refit)
     }
 
     /// Returns the devices that the change opens and closes.

@@ -70,7 +70,7 @@ impl ManagerServer<'_> {
     }
 
     /// Adds a request that waits for restarting domains until a time.
-    fn await_restart(&mut self, restarting: Restarting, until_ns: u64) {
+    pub(super) fn await_restart(&mut self, restarting: Restarting, until_ns: u64) {
         let number = self.next_restart;
         self.next_restart += 1;
         self.restarting.insert(number, restarting);
@@ -84,6 +84,7 @@ impl ManagerServer<'_> {
             };
             match one.goal {
                 RestartGoal::Up => life.is_up() && life.known.count > *before,
+                RestartGoal::Opened => life.has_opened(),
                 RestartGoal::Ended => self.has_no_process(*place),
                 // The workers need not wait for guests.
                 RestartGoal::NicsChanged => self.is_running(*place) && life.known.count > *before,
@@ -104,6 +105,7 @@ impl ManagerServer<'_> {
             match one.goal {
                 _ if !self.has_reached(&one) => self.fail_restart(&one, now),
                 RestartGoal::Up => self.restarted(&one, now),
+                RestartGoal::Opened => self.nics_opened(now),
                 RestartGoal::Ended => {
                     self.finish_nic_change(false);
                     self.answer_change(one.origin, &(), now);
@@ -149,6 +151,10 @@ impl ManagerServer<'_> {
             RestartGoal::Up => {
                 let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
                 format!("it did not restart within 20 s{why}")
+            }
+            RestartGoal::Opened => {
+                self.keep_nics();
+                "netd did not answer within 20 s".to_owned()
             }
             RestartGoal::Ended | RestartGoal::NicsChanged => {
                 let late = || "did not restart within 20 s".to_owned();

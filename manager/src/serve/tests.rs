@@ -171,6 +171,29 @@ fn workers_that_run_at_the_deadline_keep_their_nics() {
 }
 
 #[test]
+fn workers_keep_running_if_netd_is_late() {
+    with_server(|server| {
+        let (client, theirs) = UnixStream::pair().unwrap();
+        server.serve_internal(client);
+        let place = server.state.spec().workers()[0];
+        let stage = Some(Stage::Running);
+        let mut life = Lifecycle::resume(place, Some(10), Restarts::default(), stage, 0);
+        life.begin_refit(vec![(place, 0)]);
+        server.lives.insert(place, life);
+        let late = Restarting {
+            origin: EditOrigin::Client(0),
+            starts: vec![(place, 0)],
+            goal: RestartGoal::Opened,
+        };
+        server.await_restart(late, 5);
+        server.expire(6);
+        assert!(server.lives[&place].is_settled());
+        let answer = answer(server, theirs);
+        assert!(answer.contains("netd did not answer within 20 s"), "{answer}");
+    });
+}
+
+#[test]
 fn an_ending_machine_does_not_wake_for_edits() {
     with_server(|server| {
         let token = server.core.post(CoreRequest::Status {}, &[]);
@@ -198,15 +221,16 @@ fn late_edits_do_not_change_an_ending_machine() {
             origins: vec![(EditOrigin::PreviousMachine, None)],
         };
         server.begin_edit("a".to_owned(), edit);
-        server.opening_nics = Some(OpeningNics {
+        let opening = Restarting {
+            origin: EditOrigin::Reload,
             starts: Vec::new(),
-            devices: Vec::new(),
-        });
-        server.deadlines.set(Deadline::Nics, 1);
+            goal: RestartGoal::Opened,
+        };
+        server.await_restart(opening, 1);
         server.ending = Some(1);
         server.expire(u64::MAX);
         assert!(server.deadlines.next_ns().is_none());
-        assert!(server.edits.contains_key("a") && server.opening_nics.is_some());
+        assert!(server.edits.contains_key("a") && server.restarting.len() == 1);
     });
 }
 

@@ -20,6 +20,8 @@ enum Op {
     Detach(usize),
     Restart(usize),
     Hold(usize),
+    /// Restarts the worker with further devices, once netd has opened them.
+    Refit,
     /// Kills a process.
     Die(usize),
     /// Refuses the next request, temporarily or permanently.
@@ -44,6 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => guest.prop_map(Op::Detach),
         1 => (0..4_usize).prop_map(Op::Restart),
         1 => Just(Op::Hold(WORKER)),
+        1 => Just(Op::Refit),
         2 => (0..4_usize).prop_map(Op::Die),
         2 => any::<bool>().prop_map(|is_busy| Op::Refuse { is_busy }),
         1 => (0..900_u64).prop_map(Op::Occupy),
@@ -171,6 +174,10 @@ impl Model {
                     }
                 }
             }
+            Op::Refit => {
+                let life = self.lives.get_mut(&WORKER);
+                life.unwrap().begin_refit(vec![(WORKER, 0)]);
+            }
             Op::Die(place) => self.die(place),
             Op::Refuse { is_busy } => self.refuse = Some(is_busy),
             Op::Occupy(ms) => self.free_ns = self.now + ms * MS,
@@ -292,6 +299,12 @@ impl Model {
         for place in places {
             self.drive_one(place);
         }
+        let worker = self.lives.get_mut(&WORKER).unwrap();
+        if worker.goal == Goal::Refit && worker.has_opened() {
+            worker.end_refit();
+            worker.restart("killed: restarts with other NICs");
+            self.drive_one(WORKER);
+        }
     }
 
     fn drive_one(&mut self, place: usize) {
@@ -336,6 +349,9 @@ impl Model {
                 match event {
                     DomainEvent::Up if place != WORKER => {
                         self.spec.insert(place, Entry::Member);
+                    }
+                    DomainEvent::Failed(_) if self.lives[&place].goal == Goal::Refit => {
+                        self.lives.get_mut(&place).unwrap().end_refit();
                     }
                     DomainEvent::Failed(_) => self.remove(place),
                     DomainEvent::Up | DomainEvent::Line(_) | DomainEvent::Called(_) => {}
@@ -415,7 +431,7 @@ impl Model {
         }
         let domain = self.domains.get_mut(&place);
         match action {
-            LifeAction::Open if life.is_first => {
+            LifeAction::Open if life.is_first || life.goal == Goal::Refit => {
                 let opening = PendingOpen::of_token((place, 0), token);
                 life.devices = NeededDevices::Opening(vec![opening], Vec::new());
                 self.opening.insert(token);
