@@ -16,7 +16,6 @@
 //! | `machine_state` | the machine's specification, and the state of its domains |
 //! | `spec` | the specification: domains, guests, NICs |
 //! | `state_file` | the state file, for the manager of the next core |
-//! | `window_slots` | slots of the workers' grant windows |
 //! | `reload` | the steps from the current machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and the next request for it |
@@ -47,7 +46,6 @@ mod reload;
 mod serve;
 mod spec;
 mod state_file;
-mod window_slots;
 
 #[cfg(feature = "testing")]
 pub use metrics::hostile as testing;

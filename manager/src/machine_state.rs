@@ -93,8 +93,8 @@ impl MachineState {
         guest: &ConfigValue,
         user: Option<u32>,
     ) -> Result<AdmittedGuest, String> {
-        let (admitted, change) = self.spec.admit(config, guest, user)?;
-        self.change(change);
+        let (admitted, entry) = self.spec.admit(config, guest, user)?;
+        self.change(SpecChange::SetGuest(entry.into()));
         Ok(admitted)
     }
 

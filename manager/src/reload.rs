@@ -1,18 +1,16 @@
-//! The steps of a reload. The manager first checks all steps against a copy of the configuration
-//! and of the windows, and then carries them out. If a step fails, it undoes the earlier steps.
+//! The steps of a reload. The manager first checks all steps against a copy of the specification,
+//! and then carries them out. If a step fails, it undoes the earlier steps.
 //!
 //! A guest whose rules or rate limits change keeps running. Any other changed guest is detached and
 //! immediately attached again, unless it needs a resource that another guest still has, for example
 //! an address.
 
-use crate::spec::MachineSpec;
-use crate::window_slots::WorkerWindows;
+use crate::spec::{MachineSpec, SpecChange};
 use abi::machine::ConfigValue;
 use abi::reload::{ReloadStep, StepKind, StepReason};
 use config::live::reload::{Difference, FileGuest, current_guest, current_nics};
 use config::live::state::name_of;
 use config::live::{LiveConfig, NicsStep};
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
 /// One step.
@@ -199,22 +197,17 @@ pub(crate) fn steps(
     difference: Difference,
 ) -> Result<Vec<ReloadRequest>, String> {
     let mut trial = Trial {
+        spec: spec.clone(),
         config: config.clone(),
-        windows: spec.windows()?,
         steps: Vec::new(),
         wrong: Vec::new(),
     };
     for name in difference.to_detach {
         trial.detach(&name, StepReason::Gone, Vec::new());
     }
-    let mut trial_spec = Cow::Borrowed(spec);
     for step in difference.nics {
-        let set = trial.config.set_nics(&step.nics);
-        match set.and_then(|()| trial_spec.nic_change(&trial.config, &step)) {
-            Ok(nic_change) => {
-                trial_spec.to_mut().apply(nic_change);
-                trial.steps.push(ReloadRequest::nics(step));
-            }
+        match trial.change_nics(&step) {
+            Ok(()) => trial.steps.push(ReloadRequest::nics(step)),
             Err(wrong) => trial.wrong.push(wrong),
         }
     }
@@ -252,14 +245,14 @@ pub(crate) fn steps(
 }
 
 /// The machine after the steps so far.
-struct Trial<'a> {
+struct Trial {
+    spec: MachineSpec,
     config: LiveConfig,
-    windows: WorkerWindows<'a>,
     steps: Vec<ReloadRequest>,
     wrong: Vec<String>,
 }
 
-impl Trial<'_> {
+impl Trial {
     /// Checks a change of a guest that keeps running.
     fn change(&mut self, listed: FileGuest) {
         // A guest that owns a queue of a NIC cannot change.
@@ -277,7 +270,7 @@ impl Trial<'_> {
             return false;
         }
         self.config.remove(name);
-        self.windows.free(name);
+        self.spec.apply(SpecChange::RemoveGuest(name.to_owned()));
         let step = ReloadRequest::new(StepKind::Detach, name, why, changes);
         self.steps.push(step);
         true
@@ -285,24 +278,24 @@ impl Trial<'_> {
 
     /// Checks an attach.
     fn attach(&mut self, guest: &ConfigValue) -> Result<(), String> {
-        let resolved = self.config.add(guest)?;
-        match self.windows.place(&resolved.vifs) {
-            Ok(placed) => {
-                self.windows.reserve(placed);
-                Ok(())
-            }
-            Err(full) => {
-                self.config.remove(&resolved.domain.name);
-                Err(full)
-            }
-        }
+        let (admitted, mut entry) = self.spec.admit(&mut self.config, guest, None)?;
+        entry.ports = self.spec.ports(&admitted.vifs)?;
+        self.spec.apply(SpecChange::SetGuest(entry.into()));
+        Ok(())
+    }
+
+    /// Checks a step that replaces all NICs.
+    fn change_nics(&mut self, step: &NicsStep) -> Result<(), String> {
+        self.config.set_nics(&step.nics)?;
+        let nic_change = self.spec.nic_change(&self.config, step)?;
+        self.spec.apply(nic_change);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::SpecChange;
     use abi::machine::{HotplugState, Machine};
     use config::live::{self, reload};
     use config::{ConfigFile, parse};
@@ -430,11 +423,9 @@ mod tests {
         guest: &ConfigValue,
         user: Option<u32>,
     ) {
-        let (admitted, change) = spec.admit(config, guest, user).unwrap();
-        spec.apply(change);
-        let mut guest = spec.guest(&admitted.name).unwrap();
-        (guest.is_changing, guest.ports) = (false, spec.ports(&admitted.vifs).unwrap());
-        spec.apply(SpecChange::SetGuest(Box::new(guest)));
+        let (admitted, mut entry) = spec.admit(config, guest, user).unwrap();
+        (entry.is_changing, entry.ports) = (false, spec.ports(&admitted.vifs).unwrap());
+        spec.apply(SpecChange::SetGuest(entry.into()));
     }
 
     #[test]

@@ -6,10 +6,10 @@
 
 mod apply;
 mod change;
+mod ports;
 
-pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
+pub(crate) use change::{GuestSpec, PendingNicChange, Ports, SpecChange};
 
-use crate::window_slots::{self, Ports, WorkerWindows};
 use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program, Restarts};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
@@ -165,7 +165,7 @@ impl MachineSpec {
         config: &mut LiveConfig,
         guest: &ConfigValue,
         user: Option<u32>,
-    ) -> Result<(AdmittedGuest, SpecChange), String> {
+    ) -> Result<(AdmittedGuest, GuestSpec), String> {
         let resolved = config.add(guest)?;
         let name = resolved.domain.name.clone();
         if let Err(full) = self.ports(&resolved.vifs) {
@@ -178,14 +178,14 @@ impl MachineSpec {
             user,
             ..Origin::UNKNOWN
         };
-        let change = SpecChange::SetGuest(Box::new(GuestSpec {
+        let entry = GuestSpec {
             place,
             domain: resolved.domain,
             is_changing: true,
             section: Some(resolved.guest),
             origin: Some(origin),
             ports: BTreeMap::new(),
-        }));
+        };
         let admitted = AdmittedGuest {
             place,
             name,
@@ -193,33 +193,12 @@ impl MachineSpec {
             warnings: resolved.warnings,
             vifs: resolved.vifs,
         };
-        Ok((admitted, change))
+        Ok((admitted, entry))
     }
 
     /// Returns the places of the driver domain's workers.
     pub(crate) fn workers(&self) -> Vec<usize> {
         self.drivers.keys().copied().collect()
-    }
-
-    /// Returns the windows of all workers.
-    pub(crate) fn windows(&self) -> Result<WorkerWindows<'_>, String> {
-        let first = self.live.as_ref().map_or(0, |live| live.first_slot);
-        let mut of = BTreeMap::new();
-        for (worker, domain) in &self.domains {
-            if domain.program == Program::Driver {
-                let driver = self.drivers.get(worker).ok_or_else(|| {
-                    format!("domain {}: its configuration is invalid", domain.name)
-                })?;
-                of.insert(*worker, (Cow::Borrowed(driver), domain.window_slots));
-            }
-        }
-        Ok(WorkerWindows::new(first, of))
-    }
-
-    /// Returns the ports of a guest that connects now, with free slots in the windows of all
-    /// workers.
-    pub(crate) fn ports(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
-        self.windows()?.place(vifs)
     }
 
     /// Returns the change of NICs and worker domains for a step. `config` already has the new NICs.
@@ -245,27 +224,6 @@ impl MachineSpec {
     /// Returns the devices that the pending change of NICs opens and closes.
     pub(crate) fn pending_nic_change(&self) -> Option<&PendingNicChange> {
         self.pending_nic_change.as_ref()
-    }
-
-    /// Returns each worker's ports of the interfaces `vifs`, with the rules and limits of `vifs`.
-    pub(crate) fn changed_ports(&self, vifs: &[VifConfig]) -> Ports {
-        let changed = |vif: &VifConfig| {
-            let mut changed = vif.clone();
-            changed.apply_changes(vifs.iter().find(|one| one.name == vif.name)?);
-            Some(changed)
-        };
-        let drivers = self.drivers.iter();
-        drivers
-            .map(|(worker, driver)| (*worker, driver.vifs.iter().filter_map(changed).collect()))
-            .collect()
-    }
-
-    /// Returns the connection numbers of a guest's interfaces at a worker.
-    pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
-        let driver = self.drivers.get(&worker).into_iter();
-        let vifs = driver.flat_map(|driver| &driver.vifs);
-        let vifs = vifs.filter(|vif| window_slots::belongs_to_guest(vif, name));
-        vifs.map(|vif| vif.conn).collect()
     }
 
     /// Returns the guests of the previous machine that are not attached again yet.

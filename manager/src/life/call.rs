@@ -3,7 +3,7 @@
 //! Workers carry out a repeated request once.
 
 use crate::core::CoreError;
-use crate::window_slots::Ports;
+use crate::spec::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::MailboxRequest;
 

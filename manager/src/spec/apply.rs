@@ -1,8 +1,8 @@
 //! Applies changes of the specification, and builds the changes of guests and NICs.
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
+use super::ports::belongs_to_guest;
 use super::{MachineSpec, outlives_domain};
-use crate::window_slots;
 use abi::machine::Device;
 use config::domain::VifConfig;
 use config::live::WorkerNics;
@@ -44,7 +44,7 @@ impl MachineSpec {
     /// Returns the entry of a guest.
     pub(crate) fn guest(&self, name: &str) -> Option<GuestSpec> {
         let place = self.place(name)?;
-        let is_own = |vif: &&VifConfig| window_slots::belongs_to_guest(vif, name);
+        let is_own = |vif: &&VifConfig| belongs_to_guest(vif, name);
         let ports = self.drivers.iter().map(|(worker, driver)| {
             let ports = driver.vifs.iter().filter(is_own);
             (*worker, ports.cloned().collect())
@@ -74,9 +74,9 @@ impl MachineSpec {
             // The order of the ports does not change.
             driver.vifs.retain_mut(|vif| {
                 let at = ports.iter().position(|port| port.conn == vif.conn);
-                match at.filter(|_| window_slots::belongs_to_guest(vif, &name)) {
+                match at.filter(|_| belongs_to_guest(vif, &name)) {
                     Some(at) => *vif = ports.remove(at),
-                    None => return !window_slots::belongs_to_guest(vif, &name),
+                    None => return !belongs_to_guest(vif, &name),
                 }
                 true
             });
@@ -106,6 +106,9 @@ impl MachineSpec {
             return;
         };
         self.domains.remove(&place);
+        for driver in self.drivers.values_mut() {
+            driver.vifs.retain(|vif| !belongs_to_guest(vif, name));
+        }
         self.lost.retain(|(of, _)| *of != place);
         self.restarts.remove(&place);
         self.changing.remove(name);

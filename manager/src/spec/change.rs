@@ -1,12 +1,15 @@
 //! Changes of the specification. Each change replaces a part of it, so a repeated change has no
 //! further effect.
 
-use crate::window_slots::Ports;
 use abi::machine::{ConfigValue, DomainSpec, Restarts};
+use config::domain::VifConfig;
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A guest's ports, by the worker's place.
+pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

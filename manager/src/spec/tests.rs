@@ -65,8 +65,8 @@ fn the_next_manager_knows_the_saved_guests() {
     apply(&mut both, SpecChange::SetSaved(guests));
     assert_eq!(both[0].expected("b", "/n"), Some([1, 2, 3]));
     assert_eq!(both[0].expected("b", "/m"), None);
-    let (_, change) = both[0].admit(&mut config, &guest("a"), Some(9)).unwrap();
-    apply(&mut both, change);
+    let (_, entry) = both[0].admit(&mut config, &guest("a"), Some(9)).unwrap();
+    apply(&mut both, SpecChange::SetGuest(entry.into()));
     edit(&mut both, "a", |guest| {
         let origin = guest.origin.as_mut().unwrap();
         origin.places.insert("/n".into(), [4, 5, 6]);
@@ -97,8 +97,8 @@ fn a_returning_guest_is_in_the_state_file_once() {
     let left = |both: &[MachineSpec; 2]| crate::state_file::guests_to_save(&both[0]).len();
     apply(&mut both, SpecChange::SetSaved(vec![saved]));
     assert_eq!(left(&both), 1);
-    let (_, change) = both[0].admit(&mut config, &guest("a"), None).unwrap();
-    apply(&mut both, change);
+    let (_, entry) = both[0].admit(&mut config, &guest("a"), None).unwrap();
+    apply(&mut both, SpecChange::SetGuest(entry.into()));
     assert_eq!(left(&both), 1);
     edit(&mut both, "a", |guest| guest.is_changing = false);
     assert_eq!(left(&both), 1);
@@ -112,8 +112,8 @@ fn attach_then_detach_restores_the_specification() {
     assert_eq!(before.workers(), [0, 1]);
     let mut both = [before.clone(), before.clone()];
     for name in ["a", "b"] {
-        let (admitted, change) = both[0].admit(&mut config, &guest(name), None).unwrap();
-        apply(&mut both, change);
+        let (admitted, entry) = both[0].admit(&mut config, &guest(name), None).unwrap();
+        apply(&mut both, SpecChange::SetGuest(entry.into()));
         assert!(both[0].is_changing(name));
         let ports = both[0].ports(&admitted.vifs).unwrap();
         let (mut ports, conn) = (ports, admitted.place as u32);
@@ -254,9 +254,9 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
 #[test]
 fn changed_rules_survive_restarts() {
     let (spec, mut config) = spec();
-    let (admitted, change) = spec.admit(&mut config, &guest("a"), Some(7)).unwrap();
+    let (admitted, entry) = spec.admit(&mut config, &guest("a"), Some(7)).unwrap();
     let mut both = [spec.clone(), spec];
-    apply(&mut both, change);
+    apply(&mut both, SpecChange::SetGuest(entry.into()));
     let ports = both[0].ports(&admitted.vifs).unwrap();
     edit(&mut both, "a", |guest| guest.ports = ports);
     edit(&mut both, "a", |guest| guest.is_changing = false);
