@@ -391,13 +391,14 @@ impl DeviceAssignment<'_> {
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
                 let (wire, _) = self.before(number, is_xdp)?;
-                let of = self.state.find(&spec.guest);
-                let has_ended = |id: &DomId| self.state.stage(*id) == Some(Stage::TornDown);
+                let guest = self.state.place(&spec.guest);
+                let has_ended = |place| self.state.stage(place) == Some(Stage::TornDown);
                 // Without the guest, no memory exists for the socket's frames.
-                let of = of
-                    .filter(|id| !has_ended(id) && !self.state.spec().is_lost(place_of_unit(wire)));
-                match of {
-                    Some(_) => self.socket(device, wire, of),
+                let guest = guest.filter(|place| {
+                    !has_ended(*place) && !self.state.spec().is_lost(place_of_unit(wire))
+                });
+                match guest.and_then(|place| self.state.id(place)) {
+                    Some(id) => self.socket(device, wire, Some(id)),
                     None => self.nothing(),
                 }
             }
@@ -492,7 +493,7 @@ pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: 
         "" => Text::truncated("its manager has exited"),
         why => Text::truncated(why),
     };
-    let stage = state.stage(domain);
+    let stage = state.stage(place);
     if matches!(stage, Some(Stage::Starting | Stage::Running) | None) {
         let why = why.clone();
         let _ = core.request(CoreRequest::Kill { domain, why }, &[]);
@@ -515,6 +516,6 @@ pub(crate) fn start(
     let fds = <[OwnedFd; 2]>::try_from(done.fds);
     let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
     core.add_mailbox(domain, mailbox, monotonic_ns());
-    state.set_stage(domain, Stage::Starting, "starting");
+    state.set_stage(place, Stage::Starting, "starting");
     Ok(console)
 }

@@ -23,10 +23,19 @@ pub(crate) struct MachineState {
     pub(crate) access: Access,
     /// Connections from the start of the machine.
     pub(crate) connections: Vec<Connection>,
-    /// The domain at each place.
-    ids: BTreeMap<usize, DomId>,
-    lives: BTreeMap<DomId, (Stage, String)>,
-    connected: BTreeSet<DomId>,
+    /// The domains that the core has built, by place.
+    reported: BTreeMap<usize, ReportedDomain>,
+}
+
+/// The core's reports about a domain.
+#[derive(Debug)]
+struct ReportedDomain {
+    id: DomId,
+    stage: Option<Stage>,
+    /// The stage as text, or how the domain exited.
+    text: String,
+    /// Whether all connections are up, except those whose other end is dead.
+    is_connected: bool,
 }
 
 impl MachineState {
@@ -129,13 +138,14 @@ impl MachineState {
 
     /// Records the id of the domain at a place.
     pub(crate) fn set_id(&mut self, place: usize, id: DomId) {
-        let before = self.ids.insert(place, id);
-        if before != Some(id) {
-            // An earlier domain may have had the same id.
-            for old in before.into_iter().chain([id]) {
-                self.lives.remove(&old);
-                self.connected.remove(&old);
-            }
+        if self.id(place) != Some(id) {
+            let reported = ReportedDomain {
+                id,
+                stage: None,
+                text: String::new(),
+                is_connected: false,
+            };
+            self.reported.insert(place, reported);
         }
     }
 
@@ -195,15 +205,19 @@ impl MachineState {
 
     /// Records that the domain at a place is removed.
     pub(crate) fn clear_id(&mut self, place: usize) {
-        if let Some(id) = self.ids.remove(&place) {
-            self.lives.remove(&id);
-            self.connected.remove(&id);
-        }
+        self.reported.remove(&place);
     }
 
     /// Returns the id of the domain at a place.
     pub(crate) fn id(&self, place: usize) -> Option<DomId> {
-        self.ids.get(&place).copied()
+        self.reported.get(&place).map(|reported| reported.id)
+    }
+
+    /// Returns the place of the domain with an id.
+    pub(crate) fn place_of(&self, id: DomId) -> Option<usize> {
+        let mut reported = self.reported.iter();
+        let (&place, _) = reported.find(|(_, reported)| reported.id == id)?;
+        Some(place)
     }
 
     /// Returns the id of the domain with a name.
@@ -216,53 +230,42 @@ impl MachineState {
         self.spec.place(name)
     }
 
-    /// Returns the name of a domain.
-    pub(crate) fn name(&self, id: DomId) -> Option<&str> {
-        let (&place, _) = self.ids.iter().find(|(_, of)| **of == id)?;
-        Some(&self.domain(place)?.name)
-    }
-
-    /// Returns the ids of all domains.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = DomId> {
-        self.ids.values().copied()
-    }
-
-    /// Records the stage of a domain.
-    pub(crate) fn set_stage(&mut self, id: DomId, stage: Stage, text: &str) {
-        if stage != Stage::Running {
-            self.connected.remove(&id);
+    /// Records the stage of the domain at a place.
+    pub(crate) fn set_stage(&mut self, place: usize, stage: Stage, text: &str) {
+        if let Some(reported) = self.reported.get_mut(&place) {
+            reported.is_connected &= stage == Stage::Running;
+            (reported.stage, reported.text) = (Some(stage), text.to_owned());
         }
-        self.lives.insert(id, (stage, text.to_owned()));
     }
 
-    /// Records that all connections of a domain are up.
-    pub(crate) fn connect(&mut self, id: DomId) {
-        self.connected.insert(id);
-    }
-
-    /// Returns the stage of a domain.
-    pub(crate) fn stage(&self, id: DomId) -> Option<Stage> {
-        self.lives.get(&id).map(|(stage, _)| *stage)
+    /// Records that all connections of the domain at a place are up.
+    pub(crate) fn connect(&mut self, place: usize) {
+        if let Some(reported) = self.reported.get_mut(&place) {
+            reported.is_connected = true;
+        }
     }
 
     /// Returns the stage of the domain at a place.
-    pub(crate) fn stage_at(&self, place: usize) -> Option<Stage> {
-        self.stage(self.id(place)?)
+    pub(crate) fn stage(&self, place: usize) -> Option<Stage> {
+        self.reported.get(&place)?.stage
     }
 
-    /// Returns the stage as text, or how the domain exited.
-    pub(crate) fn text(&self, id: DomId) -> &str {
-        self.lives.get(&id).map_or("", |(_, text)| text)
+    /// Returns the stage as text, or how the domain at a place exited.
+    pub(crate) fn text(&self, place: usize) -> &str {
+        let reported = self.reported.get(&place);
+        reported.map_or("", |reported| &reported.text)
     }
 
-    /// Returns whether all connections are up, except those whose other end is dead.
-    pub(crate) fn is_connected(&self, id: DomId) -> bool {
-        self.connected.contains(&id)
+    /// Returns whether all connections of the domain at a place are up, except those whose other
+    /// end is dead.
+    pub(crate) fn is_connected(&self, place: usize) -> bool {
+        let reported = self.reported.get(&place);
+        reported.is_some_and(|reported| reported.is_connected)
     }
 
     /// Returns whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
-        let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
-        self.ids.len() == self.spec.domains().len() && self.ids().all(up)
+        let is_up = |place| self.stage(place) == Some(Stage::Running) && self.is_connected(place);
+        self.spec.domains().keys().all(|place| is_up(*place))
     }
 }

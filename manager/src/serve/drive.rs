@@ -20,9 +20,11 @@ impl ManagerServer<'_> {
         if self.ending.is_some() || self.complete_ns.is_none() && self.early_exit().is_some() {
             return;
         }
-        let mut ended = std::mem::take(&mut self.ended);
         loop {
-            let is_due = |life: &&Lifecycle| !life.is_settled() || ended.remove(&life.place);
+            let has_exited = |life: &Lifecycle| {
+                life.is_up() && self.state.stage(life.place).is_some_and(Stage::is_over)
+            };
+            let is_due = |life: &&Lifecycle| !life.is_settled() || has_exited(life);
             let due = self.lives.values().filter(is_due);
             let places: Vec<usize> = due.map(|life| life.place).collect();
             let (workers, ready) = (self.workers(), self.ready());
@@ -33,10 +35,6 @@ impl ManagerServer<'_> {
             if !has_progressed {
                 break;
             }
-        }
-        if !self.reported.is_empty() {
-            let all = self.state.ids().collect();
-            self.reported = self.reported.intersection(&all).copied().collect();
         }
     }
 
@@ -58,11 +56,10 @@ impl ManagerServer<'_> {
             let mut events = self.take_answers(&mut life, now);
             // Other domains may wait for this progress.
             has_progressed |= (life.has_opened(), life.given) != before;
-            let id = self.state.id(place);
             let view = DomainView {
-                id,
-                stage: self.state.stage_at(place),
-                is_connected: id.is_some_and(|id| self.state.is_connected(id)),
+                id: self.state.id(place),
+                stage: self.state.stage(place),
+                is_connected: self.state.is_connected(place),
                 devices: self.state.domain(place).map_or(0, |it| it.devices.len()),
                 ready,
                 workers,
@@ -99,7 +96,7 @@ impl ManagerServer<'_> {
     fn workers(&self) -> BTreeMap<usize, WorkerView> {
         let worker = |place: usize| {
             let restarts = self.lives.get(&place).is_some_and(|life| life.restarts());
-            match self.state.stage_at(place) {
+            match self.state.stage(place) {
                 Some(Stage::Running) => WorkerView::Running,
                 Some(Stage::Built | Stage::Starting) => WorkerView::Restarting,
                 _ if restarts => WorkerView::Restarting,
@@ -185,7 +182,7 @@ impl ManagerServer<'_> {
             }
             LifeAction::Create => {
                 let id = build::create(core, state, life.place, state.id(life.place))?;
-                state.set_stage(id, Stage::Built, "starting");
+                state.set_stage(life.place, Stage::Built, "starting");
                 life.created(id);
             }
             LifeAction::Connect => {
@@ -279,20 +276,18 @@ impl ManagerServer<'_> {
             "" => String::new(),
             line => format!("; last output: {line}"),
         };
-        let id = self.state.id(place);
-        let how = id.map_or("", |id| self.state.text(id));
-        format!("{how}{output}")
+        format!("{}{output}", self.state.text(place))
     }
 
     /// Returns whether the domain at a place has no process.
     pub(super) fn has_no_process(&self, place: usize) -> bool {
-        let stage = self.state.stage_at(place);
+        let stage = self.state.stage(place);
         matches!(stage, Some(Stage::TornDown | Stage::Built))
     }
 
     /// Returns whether the process at a place has reported that it is ready.
     pub(super) fn is_running(&self, place: usize) -> bool {
-        self.state.stage_at(place) == Some(Stage::Running)
+        self.state.stage(place) == Some(Stage::Running)
     }
 
     /// Returns the calls by which all workers release a guest's ports.

@@ -109,16 +109,12 @@ pub(crate) struct ManagerServer<'a> {
     /// Requests that wait for restarting domains, by number.
     restarting: BTreeMap<u64, Restarting>,
     next_restart: u64,
-    /// Places of domains that have exited since the last call of `drive`.
-    ended: BTreeSet<usize>,
     /// Number of attempts to attach guests of the previous machine, by name.
     begun: BTreeMap<String, u32>,
     /// The state file, for the manager of the next core.
     state_file: StateFile,
     /// Reason why the state file could not be removed for `down`.
     not_forgotten: Option<String>,
-    /// Domains whose exit is in the log.
-    reported: BTreeSet<DomId>,
     /// The token of the request to shut down the machine, if it was sent.
     ending: Option<u32>,
 }
@@ -156,11 +152,9 @@ impl<'a> ManagerServer<'a> {
             reload: None,
             restarting: BTreeMap::new(),
             next_restart: 0,
-            ended: BTreeSet::new(),
             begun: BTreeMap::new(),
             state_file: StateFile::default(),
             not_forgotten: None,
-            reported: BTreeSet::new(),
             ending: None,
         })
     }
@@ -221,11 +215,6 @@ impl<'a> ManagerServer<'a> {
         self.resume(now);
         self.take_reports();
         self.resume(now);
-        for id in self.state.ids() {
-            if self.state.stage(id).is_some_and(Stage::is_over) {
-                self.reported.insert(id);
-            }
-        }
         let text = "the manager was started again";
         self.log.line(Warning, "grantwayd", text);
         self.remove_incomplete_guests();
@@ -236,7 +225,7 @@ impl<'a> ManagerServer<'a> {
     /// Resumes all domains in their current stages.
     fn resume(&mut self, now: u64) {
         for (&place, domain) in self.state.spec().domains() {
-            let stage = self.state.stage_at(place);
+            let stage = self.state.stage(place);
             let known = self.state.spec().restarts(place);
             let life = Lifecycle::resume(place, domain.restart_pause_ms, known, stage, now);
             self.lives.insert(place, life);
@@ -329,11 +318,11 @@ impl<'a> ManagerServer<'a> {
 
     /// Returns a description of a domain's exit before the machine was complete, or `None`.
     fn early_exit(&self) -> Option<String> {
-        let over = |id: &DomId| self.state.stage(*id).is_some_and(Stage::is_over);
-        let id = self.state.ids().find(over)?;
-        let name = self.state.name(id).unwrap_or_default();
-        let how = self.exit_description(self.state.place(name)?);
-        Some(format!("domain {name} did not start: {how}"))
+        let mut domains = self.state.spec().domains().iter();
+        let is_over = |place| self.state.stage(place).is_some_and(Stage::is_over);
+        let (&place, domain) = domains.find(|(place, _)| is_over(**place))?;
+        let how = self.exit_description(place);
+        Some(format!("domain {} did not start: {how}", domain.name))
     }
 
     /// Serves until the core has exited or has shut down the machine.
@@ -365,10 +354,9 @@ impl<'a> ManagerServer<'a> {
         while let Some((tell, fds)) = self.core.take_report() {
             match tell {
                 CoreMessage::Console { domain } => {
-                    let name = self.state.name(domain);
-                    let place = name.and_then(|name| self.state.place(name));
                     let mut fds = fds.into_iter();
-                    if let (Some(place), Some(console)) = (place, fds.next()) {
+                    if let (Some(place), Some(console)) = (self.state.place_of(domain), fds.next())
+                    {
                         self.watch_console(place, console);
                     }
                     if let Some(mailbox) = fds.next() {
@@ -380,7 +368,11 @@ impl<'a> ManagerServer<'a> {
                     stage,
                     text,
                 } => self.record_stage(domain, stage, text.as_str()),
-                CoreMessage::Connected { domain } => self.state.connect(domain),
+                CoreMessage::Connected { domain } => {
+                    if let Some(place) = self.state.place_of(domain) {
+                        self.state.connect(place);
+                    }
+                }
                 CoreMessage::DeviceLost { unit, is_removed } => {
                     self.record_loss(build::place_of_unit(unit), is_removed)
                 }
@@ -392,34 +384,27 @@ impl<'a> ManagerServer<'a> {
     }
 
     fn record_stage(&mut self, id: DomId, stage: Stage, text: &str) {
-        self.state.set_stage(id, stage, text);
         if stage.is_over() {
-            let name = self.state.name(id).unwrap_or_default();
-            self.ended.extend(self.state.place(name));
             self.core.remove_mailbox(id);
-        } else {
-            // The core may reuse an id.
-            self.reported.remove(&id);
+        }
+        let Some(place) = self.state.place_of(id) else {
+            return;
+        };
+        let was_over = self.state.stage(place).is_some_and(Stage::is_over);
+        self.state.set_stage(place, stage, text);
+        if !stage.is_over() || was_over {
+            return;
         }
         // The last output is logged before the exit.
-        if stage.is_over() && !self.reported.contains(&id) {
-            let now = monotonic_ns();
-            let name = self.state.name(id).unwrap_or_default().to_owned();
-            let place = self.state.place(&name);
-            if let Some(place) = place {
-                self.consoles.drain(place, &mut self.log, now);
-            }
-            let life = place.and_then(|place| self.lives.get(&place));
-            let stillborn = life.is_some_and(Lifecycle::has_failed_to_start);
-            self.reported.insert(id);
-            if !stillborn && !name.is_empty() {
-                let text = format!("{name}: {text}");
-                self.log.line(Warning, "grantwayd", &text);
-            }
-            if let Some(place) = place {
-                self.close_devices_of(place);
-            }
+        self.consoles.drain(place, &mut self.log, monotonic_ns());
+        let life = self.lives.get(&place);
+        let stillborn = life.is_some_and(Lifecycle::has_failed_to_start);
+        let domain = self.state.domain(place).filter(|_| !stillborn);
+        if let Some(domain) = domain {
+            let text = format!("{}: {text}", domain.name);
+            self.log.line(Warning, "grantwayd", &text);
         }
+        self.close_devices_of(place);
     }
 
     /// Closes the devices of a domain that has exited and is not restarted, so that peers notice

@@ -33,7 +33,7 @@ impl ManagerServer<'_> {
                 life.goal = Goal::Held;
             }
             // The process is killed immediately, before its devices are closed.
-            let stage = self.state.stage_at(*place);
+            let stage = self.state.stage(*place);
             if matches!(stage, Some(Stage::Starting | Stage::Running)) {
                 life.end = None;
                 build::end(self.core, &self.state, *place, why);

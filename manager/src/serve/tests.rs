@@ -59,9 +59,9 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
 fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set_id(place, id);
-    server.state.set_stage(id, Stage::Running, "runs");
+    server.state.set_stage(place, Stage::Running, "runs");
     if goal == RestartGoal::Up {
-        server.state.connect(id);
+        server.state.connect(place);
     }
     let known = Restarts {
         count: 1,
@@ -127,8 +127,8 @@ fn an_attach_done_at_its_deadline_succeeds() {
         // The process was started, and reports in the turn of the deadline.
         server.lives.get_mut(&place).unwrap().started(0);
         server.state.set_id(place, DomId(8));
-        server.state.set_stage(DomId(8), Stage::Running, "runs");
-        server.state.connect(DomId(8));
+        server.state.set_stage(place, Stage::Running, "runs");
+        server.state.connect(place);
         server.process(edits::EDIT_TIMEOUT_NS);
         let answer = answer(server, theirs);
         assert!(answer.contains(r#""domain":"b","id":8"#), "{answer}");
@@ -264,8 +264,8 @@ fn counters_have_their_turn_while_rules_change() {
         let guest = guest.unwrap();
         for (place, id) in [(worker, DomId(9)), (guest, DomId(8))] {
             server.state.set_id(place, id);
-            server.state.set_stage(id, Stage::Running, "runs");
-            server.state.connect(id);
+            server.state.set_stage(place, Stage::Running, "runs");
+            server.state.connect(place);
         }
         let domain = tempfile::tempfile().unwrap();
         domain.set_len(mailbox::BYTES as u64).unwrap();
@@ -282,7 +282,7 @@ fn counters_have_their_turn_while_rules_change() {
         client.set_nonblocking(true).unwrap();
         server.serve_internal(client);
         let relay = ControlRequest::Relay {
-            domain: server.state.name(DomId(9)).unwrap().to_owned(),
+            domain: server.state.domain(worker).unwrap().name.clone(),
             request: serde_json::to_string(&MailboxRequest::Stat).unwrap(),
         };
         serde_json::to_writer(&theirs, &relay).unwrap();
