@@ -9,10 +9,12 @@ mod nics;
 pub mod reload;
 mod rules;
 mod sections;
+mod spec;
 pub mod state;
 mod worker_nics;
 
 pub use nics::{NicsStep, WorkerNics};
+pub use spec::LiveSpec;
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::guest::GuestSection;
@@ -107,8 +109,8 @@ impl LiveConfig {
     /// # Errors
     ///
     /// Returns all mistakes. A configuration that was valid before has none.
-    pub fn of(live: &HotplugState) -> Result<Self, Problems> {
-        let (mut config, _) = parse_with_source(&files_of(live))?;
+    pub fn of(live: &LiveSpec) -> Result<Self, Problems> {
+        let (mut config, _) = parse_with_source(&live.files())?;
         set_explicit_macs(&mut config);
         nics::set_explicit_macs(&mut config);
         if let Some(described) = &live.nics {
@@ -122,8 +124,8 @@ impl LiveConfig {
                 *guest = read_guest(0, changed)?;
             }
         }
-        for guest in live.attached.values() {
-            let guest = read_guest(config.guests.len(), guest)?;
+        for attached in live.attached.values() {
+            let guest = read_guest(config.guests.len(), &attached.guest)?;
             config.guests.push(guest);
         }
         let removed_addresses = BTreeMap::new();
@@ -359,15 +361,6 @@ fn following_slots(grants: GrantMode, vif: &VifConfig) -> u32 {
         true => abi::counted::table_slots(vif.slots),
         false => vif.flip_pages,
     }
-}
-
-/// Returns the files from which a machine was built.
-fn files_of(live: &HotplugState) -> Vec<ConfigFile> {
-    let file = |text: &String| ConfigFile {
-        name: String::new(),
-        text: text.clone(),
-    };
-    live.files.iter().map(file).collect()
 }
 
 /// Sets every guest's derived MACs explicitly, so that they do not change when guests before it in

@@ -2,9 +2,9 @@
 //! read.
 //!
 //! The first line is the whole state at the creation of the file; each further line is a change of
-//! the specification. A written line survives the manager immediately, without a request to the core, so an attach
-//! writes lines about one guest only. The manager replaces a file that is much longer than its
-//! first line.
+//! the specification. A written line survives the manager immediately, without a request to the
+//! core, so an attach writes lines about one guest only. The manager replaces a file that is much
+//! longer than its first line.
 
 use crate::core::{CoreError, CoreLink};
 use crate::machine_state::MachineState;

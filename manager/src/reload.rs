@@ -296,7 +296,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::{HotplugState, Machine};
+    use abi::machine::Machine;
     use config::live::{self, reload};
     use config::{ConfigFile, parse};
 
@@ -333,7 +333,7 @@ mod tests {
 
     fn steps_to(spec: &MachineSpec, text: &str) -> Result<Vec<ReloadRequest>, String> {
         let config = spec.config()?;
-        let live: &HotplugState = spec.live().unwrap();
+        let live = spec.live().unwrap();
         let difference = reload::difference(live, &config, &file(text))?;
         steps(spec, &config, difference)
     }

@@ -13,8 +13,8 @@ pub(crate) use change::{GuestSpec, PendingNicChange, Ports, SpecChange};
 use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program, Restarts};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
-use config::live::state::{Origin, SavedGuest};
-use config::live::{LiveConfig, NicsStep};
+use config::live::state::{AttachedGuest, Origin};
+use config::live::{LiveConfig, LiveSpec, NicsStep};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +27,15 @@ pub(crate) struct MachineSpec {
     /// the domain is removed.
     domains: BTreeMap<usize, DomainSpec>,
     /// The basis of attaches and detaches; `None` if guests cannot change.
-    live: Option<HotplugState>,
+    live: Option<LiveSpec>,
     /// Guests that are being attached or detached. The next manager removes them.
     changing: BTreeSet<String>,
     /// Devices that the pending change of NICs opens and closes.
     pending_nic_change: Option<PendingNicChange>,
     /// The workers' configurations, by place. The `config` of their domains is empty.
     drivers: BTreeMap<usize, DriverConfig>,
-    /// Origins of attached guests, by name.
-    origins: BTreeMap<String, Origin>,
     /// Guests of the previous machine that are not attached again yet.
-    saved: Vec<SavedGuest>,
+    saved: Vec<AttachedGuest>,
     /// Devices whose interfaces were removed: the domain's place, and the number within the domain.
     lost: BTreeSet<(usize, usize)>,
     /// Restarts of the domains that have restarted, by place.
@@ -85,7 +83,7 @@ impl MachineSpec {
         }
         Self {
             domains,
-            live,
+            live: live.map(LiveSpec::from),
             drivers,
             ..Self::default()
         }
@@ -128,7 +126,7 @@ impl MachineSpec {
     }
 
     /// Returns the description against which attaches and detaches are checked.
-    pub(crate) fn live(&self) -> Option<&HotplugState> {
+    pub(crate) fn live(&self) -> Option<&LiveSpec> {
         self.live.as_ref()
     }
 
@@ -176,7 +174,7 @@ impl MachineSpec {
         let place = place.unwrap_or(usize::MAX);
         let origin = Origin {
             user,
-            ..Origin::UNKNOWN
+            ..Origin::default()
         };
         let entry = GuestSpec {
             place,
@@ -227,24 +225,24 @@ impl MachineSpec {
     }
 
     /// Returns the guests of the previous machine that are not attached again yet.
-    pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
+    pub(crate) fn saved_guests(&self) -> &[AttachedGuest] {
         &self.saved
     }
 
     /// Returns the guest with a name among the [saved guests](Self::saved_guests).
-    pub(crate) fn saved_guest(&self, name: &str) -> Option<&SavedGuest> {
+    pub(crate) fn saved_guest(&self, name: &str) -> Option<&AttachedGuest> {
         self.saved.iter().find(|saved| saved.name() == Some(name))
     }
 
     /// Returns the section of a guest that was attached or changed since the start.
     pub(crate) fn section(&self, name: &str) -> Option<&ConfigValue> {
-        let live = self.live.as_ref()?;
-        live.attached.get(name).or_else(|| live.changed.get(name))
+        self.live.as_ref()?.section(name)
     }
 
     /// Returns the origin of an attached guest.
     pub(crate) fn origin(&self, name: &str) -> Option<&Origin> {
-        self.origins.get(name)
+        let attached = self.live.as_ref()?.attached.get(name)?;
+        Some(&attached.origin)
     }
 
     /// Returns the identity that the namespace at the path `netns`, from a saved guest's section,

@@ -8,7 +8,7 @@
 use crate::core_error::CoreError;
 use crate::spec::MachineSpec;
 use abi::journal::Level;
-use config::live::state::{self, Origin, SavedGuestRef};
+use config::live::state::{self, AttachedGuest};
 
 /// Interval of attempts to write the file.
 pub(crate) const RETRY_NS: u64 = 1_000_000_000;
@@ -79,19 +79,13 @@ impl StateFile {
 
 /// Returns the guests to attach after an exit of the core: the attached guests, and the saved
 /// guests that are not attached again yet.
-pub(crate) fn guests_to_save(spec: &MachineSpec) -> Vec<SavedGuestRef<'_>> {
-    const UNKNOWN: &Origin = &Origin::UNKNOWN;
+pub(crate) fn guests_to_save(spec: &MachineSpec) -> Vec<&AttachedGuest> {
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
     // A guest that was just attached again is in both lists until the next step.
     let is_complete = |name: &str| !spec.is_changing(name) && spec.saved_guest(name).is_none();
     let complete = attached.filter(|(name, _)| is_complete(name));
-    let complete = complete.map(|(name, guest)| SavedGuestRef {
-        guest,
-        origin: spec.origin(name).unwrap_or(UNKNOWN),
-    });
-    complete
-        .chain(spec.saved_guests().iter().map(SavedGuestRef::from))
-        .collect()
+    let complete = complete.map(|(_, guest)| guest);
+    complete.chain(spec.saved_guests()).collect()
 }
 
 #[cfg(test)]

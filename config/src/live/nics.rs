@@ -3,12 +3,13 @@
 //! restart for this, because they receive frames and devices only at start-up. All other devices
 //! keep their numbers.
 
+use super::LiveSpec;
 use super::sections::{Sections, differences, find, section_list};
 use crate::MacAddress;
 use crate::domain::NicConfig;
 use crate::model::Config;
 use crate::nic::{NicKind, NicSection};
-use abi::machine::{ConfigValue, DomainSpec, HotplugState};
+use abi::machine::{ConfigValue, DomainSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -35,7 +36,7 @@ pub struct WorkerNics {
 /// Returns the steps that change the NICs to those of the files: the first step removes the removed
 /// and changed NICs, the second adds the new ones. Returns `None` if a change needs a new machine.
 pub(super) fn steps(
-    live: &HotplugState,
+    live: &LiveSpec,
     running: &Config,
     before: &Sections,
     config: &mut Config,
@@ -108,7 +109,7 @@ pub(super) fn steps(
 }
 
 /// Returns the current description of a NIC, with its MAC.
-pub(super) fn current_nic(live: &HotplugState, files: &Sections, nic: &NicSection) -> ConfigValue {
+pub(super) fn current_nic(live: &LiveSpec, files: &Sections, nic: &NicSection) -> ConfigValue {
     let written = match &live.nics {
         Some(nics) => find(nics, &nic.name),
         None => find(section_list(files, "nic"), &nic.name),

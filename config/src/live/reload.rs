@@ -5,14 +5,14 @@
 //! described by the old and the new text.
 
 use super::sections::{Sections, differences, empty_section, find, keys_of, section_list, value};
-use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
+use super::{LiveConfig, LiveSpec, NicsStep, nics, with_macs};
 use crate::files::settings;
 use crate::guest::GuestSection;
 use crate::model::Config;
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
 use crate::{ConfigFile, MacAddress};
-use abi::machine::{ConfigValue, HotplugState};
+use abi::machine::ConfigValue;
 use std::collections::BTreeSet;
 
 /// The difference between a machine and files.
@@ -50,12 +50,12 @@ pub struct FileGuest {
 ///
 /// Returns all mistakes of the files, and all changes that need a new machine, one per line.
 pub fn difference(
-    live: &HotplugState,
+    live: &LiveSpec,
     running: &LiveConfig,
     files: &[ConfigFile],
 ) -> Result<Difference, String> {
     let (mut config, source) = parse_with_source(files).map_err(|wrong| wrong.to_string())?;
-    let (before, now) = (settings(&files_of(live))?, settings(files)?);
+    let (before, now) = (settings(&live.files())?, settings(files)?);
     let nics = nics::steps(live, &running.config, &before, &mut config, &now);
     let mut fixed = fixed(&running.config, &before, &config, (&now, &source));
     if nics.is_none() {
@@ -94,8 +94,7 @@ pub fn difference(
     }
     let unnamed = running.config.guests.iter().map(|guest| &guest.name);
     let unnamed = unnamed.filter(|name| !named.contains(*name)).cloned();
-    let is_attached = |name: &String| live.attached.contains_key(name);
-    let by_hand = |name: &String| is_attached(name) && !live.of_files.contains(name);
+    let by_hand = |name: &String| live.is_attached_by_hand(name);
     let (kept, to_detach) = unnamed.partition(by_hand);
     Ok(Difference {
         to_detach,
@@ -109,17 +108,17 @@ pub fn difference(
 /// Returns the current description of a guest, with its MACs, so that it can be attached again.
 /// Returns `None` if the machine has no guest of this name.
 #[must_use]
-pub fn current_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> Option<ConfigValue> {
+pub fn current_guest(live: &LiveSpec, running: &LiveConfig, name: &str) -> Option<ConfigValue> {
     let mut existing = running.config.guests.iter();
     let existing = existing.find(|existing| existing.name == name)?;
-    let files = settings(&files_of(live)).ok()?;
+    let files = settings(&live.files()).ok()?;
     Some(with_macs(&written(live, &files, name), &macs(existing)))
 }
 
 /// Returns the current descriptions of all NICs, with their MACs.
 #[must_use]
-pub fn current_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<ConfigValue>> {
-    let files = settings(&files_of(live)).ok()?;
+pub fn current_nics(live: &LiveSpec, running: &LiveConfig) -> Option<Vec<ConfigValue>> {
+    let files = settings(&live.files()).ok()?;
     let all = running.config.nics.iter();
     Some(
         all.map(|nic| nics::current_nic(live, &files, nic))
@@ -128,11 +127,9 @@ pub fn current_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Con
 }
 
 /// Returns the latest description of a guest, as written.
-fn written(live: &HotplugState, files: &Sections, name: &str) -> ConfigValue {
-    let since = live.attached.get(name).or(live.changed.get(name));
-    since
-        .cloned()
-        .unwrap_or_else(|| find(section_list(files, "guest"), name))
+fn written(live: &LiveSpec, files: &Sections, name: &str) -> ConfigValue {
+    let since = live.section(name).cloned();
+    since.unwrap_or_else(|| find(section_list(files, "guest"), name))
 }
 
 /// Returns whether a guest equals the existing one. An interface without a configured MAC keeps its

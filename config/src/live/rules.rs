@@ -2,9 +2,9 @@
 
 use super::reload::{current_guest, is_in_place};
 use super::sections::keys_of;
-use super::{LiveConfig, state};
+use super::{LiveConfig, LiveSpec, state};
 use crate::parse::read_guest;
-use abi::machine::{ConfigValue, HotplugState};
+use abi::machine::ConfigValue;
 
 /// The keys of an interface that this request replaces.
 const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
@@ -20,7 +20,7 @@ impl LiveConfig {
     /// mistakes.
     pub fn with_rules(
         &self,
-        live: &HotplugState,
+        live: &LiveSpec,
         request: &ConfigValue,
     ) -> Result<ConfigValue, String> {
         let name = state::name_of(request);
@@ -29,7 +29,7 @@ impl LiveConfig {
         let present = guests.find(|guest| guest.name == name);
         let missing = || format!("no guest is named {name}");
         let present = present.ok_or_else(missing)?;
-        if !live.attached.contains_key(name) || live.of_files.contains(name) {
+        if !live.is_attached_by_hand(name) {
             return Err(format!(
                 "guest {name} belongs to the machine's files: change its rules there, then run \
                  `grantway reload`"

@@ -12,55 +12,33 @@ const FORMAT_VERSION: u32 = 1;
 /// The maximum number of guests in a file, above the maximum of a machine.
 const GUESTS_MAX: usize = 1024;
 
-/// An attached guest, which the next machine attaches again.
+/// A guest that was attached to a running machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SavedGuest {
+pub struct AttachedGuest {
     /// Its description, with its assigned MACs and addresses.
     pub guest: ConfigValue,
     /// Its origin.
     pub origin: Origin,
 }
 
-/// The origin of a guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Origin {
-    /// The user who attached it; `None` if a reload added it from files.
-    pub user: Option<u32>,
-    /// The identities of its network namespaces, by name.
-    pub places: BTreeMap<String, NetnsId>,
-}
-
-impl Origin {
-    /// An unknown origin.
-    pub const UNKNOWN: Self = Self {
-        user: None,
-        places: BTreeMap::new(),
-    };
-}
-
-/// A borrowed [`SavedGuest`], for writing.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct SavedGuestRef<'a> {
-    /// Its description.
-    pub guest: &'a ConfigValue,
-    /// Its origin.
-    pub origin: &'a Origin,
-}
-
-impl<'a> From<&'a SavedGuest> for SavedGuestRef<'a> {
-    fn from(SavedGuest { guest, origin }: &'a SavedGuest) -> Self {
-        Self { guest, origin }
-    }
-}
-
-impl SavedGuest {
+impl AttachedGuest {
     /// Returns its name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         name_of(&self.guest)
     }
+}
+
+/// The origin of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// The user who attached it; `None` if the files of a reload name it. It is then treated like
+    /// the other guests of a file.
+    pub user: Option<u32>,
+    /// The identities of its network namespaces, by name.
+    pub places: BTreeMap<String, NetnsId>,
 }
 
 /// The format version and the machine's name, which the reader checks first.
@@ -80,7 +58,7 @@ struct WholeState<G> {
 
 /// Returns the state of the machine of this name; empty if it has no attached guests.
 #[must_use]
-pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
+pub fn write(machine: &str, guests: &[&AttachedGuest]) -> Vec<u8> {
     if guests.is_empty() {
         return Vec::new();
     }
@@ -99,7 +77,7 @@ pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
 ///
 /// Returns an error if the text is invalid, has another format version, or belongs to another
 /// machine. It may have any contents.
-pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
+pub fn read(machine: &str, text: &str) -> Result<Vec<AttachedGuest>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -114,7 +92,8 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if head.machine != machine {
         return Err(format!("it belongs to a machine {:?}", head.machine));
     }
-    let WholeState::<Vec<SavedGuest>> { guests, .. } = serde_json::from_str(text).map_err(wrong)?;
+    let WholeState::<Vec<AttachedGuest>> { guests, .. } =
+        serde_json::from_str(text).map_err(wrong)?;
     if guests.len() > GUESTS_MAX {
         let count = guests.len();
         return Err(format!("it has {count} guests; the limit is {GUESTS_MAX}"));
@@ -129,9 +108,9 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
 mod tests {
     use super::*;
 
-    fn saved_guest(name: &str) -> SavedGuest {
+    fn saved_guest(name: &str) -> AttachedGuest {
         let guest = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo","mtu":1400}}]}}"#);
-        SavedGuest {
+        AttachedGuest {
             guest: serde_json::from_str(&guest).unwrap(),
             origin: Origin {
                 user: Some(7),
@@ -143,10 +122,7 @@ mod tests {
     #[test]
     fn written_state_is_read_back() {
         let guests: Vec<_> = ["a", "b"].map(saved_guest).into();
-        let text = write(
-            "m",
-            &guests.iter().map(SavedGuestRef::from).collect::<Vec<_>>(),
-        );
+        let text = write("m", &guests.iter().collect::<Vec<_>>());
         let text = String::from_utf8(text).unwrap();
         assert_eq!(read("m", &text).unwrap(), guests);
         assert!(write("m", &[]).is_empty());
@@ -160,7 +136,7 @@ mod tests {
     #[test]
     fn invalid_state_is_rejected_with_the_reason() {
         let one = saved_guest("a");
-        let many = vec![SavedGuestRef::from(&one); 10_000];
+        let many = vec![&one; 10_000];
         let many = String::from_utf8(write("m", &many)).unwrap();
         for (text, why) in [
             ("\0\u{1}nonsense", "cannot read"),

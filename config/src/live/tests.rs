@@ -1,6 +1,16 @@
+use super::state::{AttachedGuest, Origin};
 use super::*;
 use crate::domain::GuestConfig;
 use crate::parse::{parse, single_file};
+
+/// Returns a guest that a client attached.
+pub(super) fn by_hand(guest: ConfigValue) -> AttachedGuest {
+    let origin = Origin {
+        user: Some(7),
+        ..Origin::default()
+    };
+    AttachedGuest { guest, origin }
+}
 
 const FILE: &str = r#"
 [[nic]]
@@ -24,7 +34,7 @@ addresses = ["10.0.0.3/24"]
 fn live(file: &str) -> (Machine, LiveConfig) {
     let config = parse("f", file).unwrap();
     let machine = super::machine(&config, &single_file("f", file)).unwrap();
-    let live = LiveConfig::of(machine.live.as_ref().unwrap()).unwrap();
+    let live = LiveConfig::of(&machine.live.clone().unwrap().into()).unwrap();
     (machine, live)
 }
 
@@ -69,16 +79,17 @@ fn an_attached_guest_equals_one_of_the_file() {
 #[test]
 fn macs_stay_when_other_guests_change() {
     let (machine, mut config) = live(FILE);
-    let mut live = machine.live.unwrap();
+    let mut live = LiveSpec::from(machine.live.unwrap());
     let first = config.add(&guest("c", "")).unwrap();
-    live.attached.insert("c".into(), first.guest.clone());
+    live.attached
+        .insert("c".into(), by_hand(first.guest.clone()));
     config.check_removable("a").unwrap();
     config.remove("a");
     live.detached.insert("a".into());
     // The number of the removed guest is free again. No other MAC has changed.
     let next = config.add(&guest("d", "")).unwrap();
     assert_eq!(next.macs, [MacAddress::derived(1, 0, 0)]);
-    live.attached.insert("d".into(), next.guest);
+    live.attached.insert("d".into(), by_hand(next.guest));
     // Another manager reads the same configuration, but without the addresses of removed guests.
     config.removed_addresses.clear();
     let again = LiveConfig::of(&live).unwrap();

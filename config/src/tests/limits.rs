@@ -148,7 +148,7 @@ fn limits_change_in_place() {
     let before = text(1, "");
     let config = parse("f", &before).unwrap();
     let machine = live::machine(&config, &single_file("f", &before)).unwrap();
-    let live = machine.live.unwrap();
+    let live = live::LiveSpec::from(machine.live.unwrap());
     let running = live::LiveConfig::of(&live).unwrap();
     for keys in [
         "rate_mbps = 8\nburst_bytes = 9\n",

@@ -1,7 +1,8 @@
 //! Runs the program on the output of `kubectl get` and on other input.
 
 use abi::machine::ConfigValue;
-use config::live::{self, LiveConfig};
+use config::live::state::{AttachedGuest, Origin};
+use config::live::{self, LiveConfig, LiveSpec};
 use config::rule::{FirewallRule, RuleDirection, RuleState};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -46,12 +47,20 @@ fn as_replaced(rules: &Value) -> Vec<FirewallRule> {
         text: "[driver]\n".to_owned(),
     };
     let parsed = config::parse("f", &file.text).unwrap();
-    let mut live = live::machine(&parsed, &[file]).unwrap().live.unwrap();
+    let machine = live::machine(&parsed, &[file]).unwrap();
+    let mut live = LiveSpec::from(machine.live.unwrap());
     let mut running = LiveConfig::of(&live).unwrap();
     let setting = |value: Value| serde_json::from_value::<ConfigValue>(value).unwrap();
     let guest = json!({ "name": "pod", "vif": [{ "endpoint": "echo" }] });
     let added = running.add(&setting(guest)).unwrap();
-    live.attached.insert(added.domain.name, added.guest);
+    let attached = AttachedGuest {
+        guest: added.guest,
+        origin: Origin {
+            user: Some(7),
+            ..Origin::default()
+        },
+    };
+    live.attached.insert(added.domain.name, attached);
     let mut wanted = rules.clone();
     wanted["name"] = json!("pod");
     let guest = running.with_rules(&live, &setting(wanted)).unwrap();

@@ -1,7 +1,7 @@
 //! The state file, from which a machine reattaches guests.
 
 use crate::input::Input;
-use config::live::state::{SavedGuest, SavedGuestRef, read, write};
+use config::live::state::{AttachedGuest, read, write};
 
 /// The name of the machine that reads the file.
 const MACHINE: &str = "m";
@@ -43,8 +43,8 @@ fn returns(text: &str) {
         return;
     };
     assert!(guests.iter().all(|guest| guest.name().is_some()), "{text}");
-    let left: Vec<SavedGuestRef<'_>> = guests.iter().map(SavedGuestRef::from).collect();
+    let left: Vec<&AttachedGuest> = guests.iter().collect();
     let written = String::from_utf8(write(MACHINE, &left)).expect("JSON is UTF-8");
-    let again: Vec<SavedGuest> = read(MACHINE, &written).expect("what was written can be read");
+    let again: Vec<AttachedGuest> = read(MACHINE, &written).expect("what was written can be read");
     assert_eq!(again, guests);
 }

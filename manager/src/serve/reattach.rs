@@ -4,7 +4,7 @@ use super::edits::{EditKind, EditOrigin};
 use super::{Deadline, ManagerServer};
 use crate::spec::SpecChange;
 use abi::journal::Level::{Info, Warning};
-use config::live::state::{self, SavedGuest};
+use config::live::state::{self, AttachedGuest};
 
 /// Maximum number of guests that are attached concurrently.
 const CONCURRENT_MAX: usize = 16;
@@ -16,11 +16,11 @@ const RETRY_NS: u64 = 300_000_000;
 impl ManagerServer<'_> {
     /// Reads the state file of the previous machine.
     pub(super) fn read_state_file(&mut self) {
-        let live = self.state.spec().live();
-        let Some(live) = live.filter(|live| !live.left.is_empty()) else {
+        let left = self.state.spec().live().map(|live| &live.start.left);
+        let Some(left) = left.filter(|left| !left.is_empty()) else {
             return;
         };
-        let guests = state::read(&self.state.name, &live.left).unwrap_or_else(|why| {
+        let guests = state::read(&self.state.name, left).unwrap_or_else(|why| {
             let line = format!("the state file of the previous machine is ignored: {why}");
             self.log.line(Warning, "grantwayd", &line);
             Vec::new()
@@ -29,7 +29,7 @@ impl ManagerServer<'_> {
     }
 
     /// Returns the next guest to attach, or `None` if none can be attached now.
-    pub(super) fn next_to_reattach(&self) -> Option<&SavedGuest> {
+    pub(super) fn next_to_reattach(&self) -> Option<&AttachedGuest> {
         let spec = self.state.spec();
         // A guest cannot be connected without a driver domain.
         let mut workers = spec.workers().into_iter();
@@ -40,7 +40,7 @@ impl ManagerServer<'_> {
         let can = has_driver && self.can_restart() && attaching.count() < CONCURRENT_MAX;
         let pauses = |name: &str| self.deadlines.has(&Deadline::Reattach(name.to_owned()));
         let waits = |name: &str| !spec.is_changing(name) && !pauses(name);
-        let is_next = |saved: &&SavedGuest| can && saved.name().is_some_and(waits);
+        let is_next = |saved: &&AttachedGuest| can && saved.name().is_some_and(waits);
         spec.saved_guests().iter().find(is_next)
     }
 

@@ -6,6 +6,7 @@ use super::{MachineSpec, outlives_domain};
 use abi::machine::Device;
 use config::domain::VifConfig;
 use config::live::WorkerNics;
+use config::live::state::AttachedGuest;
 
 impl MachineSpec {
     /// Applies one change.
@@ -22,7 +23,7 @@ impl MachineSpec {
             SpecChange::SetSaved(guests) => {
                 self.saved = guests;
                 if let Some(live) = &mut self.live {
-                    live.left.clear();
+                    live.start.left.clear();
                 }
             }
             SpecChange::RemoveSaved(name) => {
@@ -87,18 +88,16 @@ impl MachineSpec {
             true => self.changing.insert(name.clone()),
             false => self.changing.remove(&name),
         };
-        let Some(live) = &mut self.live else { return };
-        let Some(origin) = origin else {
-            live.changed.extend(section.map(|section| (name, section)));
+        let (Some(live), Some(guest)) = (&mut self.live, section) else {
             return;
         };
-        match origin.user {
-            None => live.of_files.insert(name.clone()),
-            Some(_) => live.of_files.remove(&name),
-        };
-        live.attached
-            .extend(section.map(|section| (name.clone(), section)));
-        self.origins.insert(name, origin);
+        match origin {
+            None => drop(live.changed.insert(name, guest)),
+            Some(origin) => {
+                let attached = AttachedGuest { guest, origin };
+                live.attached.insert(name, attached);
+            }
+        }
     }
 
     fn remove_guest(&mut self, name: &str) {
@@ -112,9 +111,7 @@ impl MachineSpec {
         self.lost.retain(|(of, _)| *of != place);
         self.restarts.remove(&place);
         self.changing.remove(name);
-        self.origins.remove(name);
         if let Some(live) = &mut self.live {
-            live.of_files.remove(name);
             live.changed.remove(name);
             if live.attached.remove(name).is_none() {
                 live.detached.insert(name.to_owned());

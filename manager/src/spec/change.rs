@@ -4,7 +4,7 @@
 use abi::machine::{ConfigValue, DomainSpec, Restarts};
 use config::domain::VifConfig;
 use config::live::WorkerNics;
-use config::live::state::{Origin, SavedGuest};
+use config::live::state::{AttachedGuest, Origin};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub(crate) enum SpecChange {
         pending: Option<PendingNicChange>,
     },
     /// Replaces the list of guests to attach again.
-    SetSaved(Vec<SavedGuest>),
+    SetSaved(Vec<AttachedGuest>),
     /// Removes the guest with this name from the list of guests to attach again.
     RemoveSaved(String),
     /// Records whether the interface of a device was removed.

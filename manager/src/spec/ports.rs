@@ -11,7 +11,7 @@ impl MachineSpec {
     /// Returns the ports of a guest that connects now, with free slots in the windows of all
     /// workers.
     pub(crate) fn ports(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
-        let first = self.live.as_ref().map_or(0, |live| live.first_slot);
+        let first = self.live.as_ref().map_or(0, |live| live.start.first_slot);
         let workers = self.domains.iter();
         let workers = workers.filter(|(_, domain)| domain.program == Program::Driver);
         let mut all = BTreeMap::new();

@@ -54,7 +54,7 @@ fn nics_closed() -> SpecChange {
 fn the_next_manager_knows_the_saved_guests() {
     let (spec, mut config) = spec();
     let mut both = [spec.clone(), spec];
-    let saved = |name| SavedGuest {
+    let saved = |name| AttachedGuest {
         guest: guest(name),
         origin: Origin {
             user: Some(7),
@@ -90,7 +90,7 @@ fn the_next_manager_knows_the_saved_guests() {
 fn a_returning_guest_is_in_the_state_file_once() {
     let (spec, mut config) = spec();
     let mut both = [spec.clone(), spec];
-    let saved = SavedGuest {
+    let saved = AttachedGuest {
         guest: guest("a"),
         origin: Origin::default(),
     };
@@ -217,7 +217,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
 #[test]
 fn a_full_machine_refuses_a_guest() {
     let (mut spec, mut config) = spec();
-    let one = spec.live.as_ref().unwrap().first_slot;
+    let one = spec.live.as_ref().unwrap().start.first_slot;
     spec.domains.get_mut(&1).unwrap().window_slots = one + config::live::RINGS_SLOTS + 10;
     let as_read = config.clone();
     let full = spec.admit(&mut config, &guest("c"), None).unwrap_err();
@@ -244,7 +244,7 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
             place => spec.config_text(*place).into_owned(),
         };
     }
-    let spec = MachineSpec::new(domains, spec.live.clone());
+    let spec = MachineSpec::new(domains, spec.live.map(|live| live.start));
     assert_eq!(spec.config_text(1), "{}");
     assert_eq!(spec.workers(), [0]);
     let why = spec.admit(&mut config, &guest("c"), None).unwrap_err();

@@ -6,7 +6,7 @@ use crate::reload::SourceFile;
 pub use crate::restarts::{DomainStatus, Restarts};
 pub use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse, Program};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 /// A whole machine.
@@ -57,22 +57,6 @@ pub struct HotplugState {
     /// The first window slot for guests, in each worker of the driver domain. Slots at the end of
     /// the window are reserved for NICs that are added later.
     pub first_slot: u32,
-    /// Guests that were attached since the start, by name, with their assigned MACs.
-    #[serde(default)]
-    pub attached: BTreeMap<String, ConfigValue>,
-    /// Guests of the file that were detached.
-    #[serde(default)]
-    pub detached: BTreeSet<String>,
-    /// Guests of the file whose description has changed since the start.
-    #[serde(default)]
-    pub changed: BTreeMap<String, ConfigValue>,
-    /// All NICs, if they differ from the files: `[[nic]]` sections with their assigned MACs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nics: Option<Vec<ConfigValue>>,
-    /// Attached guests that the files of a later reload name. They are treated like other guests of
-    /// a file.
-    #[serde(default)]
-    pub of_files: BTreeSet<String>,
     /// The previous machine's record of its attached guests, unparsed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub left: String,

@@ -6,7 +6,7 @@
 /// page, hypercalls, tables), and between the core and its helpers (records, the machine's
 /// description, the notes that a helper leaves for its successor). Every incompatible change of
 /// either protocol increments it.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The note's owner, with its terminating NUL.
 pub const OWNER: &[u8] = b"Grantway\0";

@@ -2,6 +2,7 @@ mod nics;
 
 use super::*;
 use crate::live::machine;
+use crate::live::tests::by_hand;
 use crate::parse::{parse, single_file};
 
 const FILE: &str = r#"
@@ -33,21 +34,20 @@ destination_ports = 25
 
 const GUEST_C: &str = "[[guest]]\nname = \"c\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
 
-fn live(file: &str) -> HotplugState {
+fn live(file: &str) -> LiveSpec {
     let config = parse("f", file).unwrap();
-    machine(&config, &single_file("f", file))
-        .unwrap()
-        .live
-        .unwrap()
+    let machine = machine(&config, &single_file("f", file)).unwrap();
+    machine.live.unwrap().into()
 }
 
 /// Records an attached guest, as the manager does.
-fn attach(live: &mut HotplugState, guest: ConfigValue) {
+fn attach(live: &mut LiveSpec, guest: ConfigValue) {
     let resolved = LiveConfig::of(live).unwrap().add(&guest).unwrap();
-    live.attached.insert(resolved.domain.name, resolved.guest);
+    let (name, guest) = (resolved.domain.name, by_hand(resolved.guest));
+    live.attached.insert(name, guest);
 }
 
-fn against(live: &HotplugState, file: &str) -> Result<Difference, String> {
+fn against(live: &LiveSpec, file: &str) -> Result<Difference, String> {
     difference(
         live,
         &LiveConfig::of(live).unwrap(),
@@ -250,7 +250,7 @@ fn attached_guests_remain_until_a_file_names_them() {
     let slower = against(&live, &format!("{with_c}rate_mbps = 5.5\n")).unwrap();
     assert_eq!(short(&slower), "=c vif 1: `rate_mbps`: unset → 5.5");
     // Afterwards the guest belongs to that file.
-    live.of_files.extend(["a", "b", "c"].map(str::to_owned));
+    live.attached.get_mut("c").unwrap().origin.user = None;
     let difference = against(&live, FILE).unwrap();
     assert_eq!(
         (short(&difference), difference.kept.len()),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::live::machine;
+use crate::live::tests::by_hand;
 use crate::parse::{parse, single_file};
 
 const FILE: &str = r#"
@@ -18,12 +19,10 @@ fn setting(json: &str) -> ConfigValue {
 }
 
 /// Returns the machine of the file with two attached guests: `c` with one interface, `d` with two.
-fn attached() -> (HotplugState, LiveConfig) {
+fn attached() -> (LiveSpec, LiveConfig) {
     let config = parse("f", FILE).unwrap();
-    let mut live = machine(&config, &single_file("f", FILE))
-        .unwrap()
-        .live
-        .unwrap();
+    let machine = machine(&config, &single_file("f", FILE)).unwrap();
+    let mut live = LiveSpec::from(machine.live.unwrap());
     let mut running = LiveConfig::of(&live).unwrap();
     for guest in [
         r#"{"name": "c", "vif": [{"endpoint": "echo", "rate_mbps": 5,
@@ -32,7 +31,8 @@ fn attached() -> (HotplugState, LiveConfig) {
             {"endpoint": "echo", "firewall": "shared"}]}"#,
     ] {
         let resolved = running.add(&setting(guest)).unwrap();
-        live.attached.insert(resolved.domain.name, resolved.guest);
+        let (name, guest) = (resolved.domain.name, by_hand(resolved.guest));
+        live.attached.insert(name, guest);
     }
     (live, running)
 }
@@ -72,7 +72,7 @@ fn only_rules_are_replaced() {
         // The next manager reads the same rules from the description.
         let mut later = live.clone();
         let name = state::name_of(&guest).unwrap().to_owned();
-        later.attached.insert(name, guest.clone());
+        later.attached.insert(name, by_hand(guest.clone()));
         let later = LiveConfig::of(&later).unwrap();
         assert_eq!(names(&later, &guest), expected, "{wanted}");
     }
@@ -82,14 +82,18 @@ fn only_rules_are_replaced() {
     assert_eq!(changed.vifs[0].settings.rate_mbps, Some(5.0));
     assert_eq!(
         changed.macs,
-        running.clone().change(&live.attached["c"]).unwrap().macs
+        running
+            .clone()
+            .change(&live.attached["c"].guest)
+            .unwrap()
+            .macs
     );
 }
 
 #[test]
 fn mistakes_change_nothing_and_name_the_guest() {
     let (mut live, running) = attached();
-    live.of_files.insert("d".to_owned());
+    live.attached.get_mut("d").unwrap().origin.user = None;
     for (wanted, why) in [
         (
             r#"{"name": "a", "vif": [{}]}"#,

@@ -96,7 +96,8 @@ fn as_configured(rules: &PodRules) -> Vec<FirewallRule> {
         text: "[driver]\n".to_owned(),
     };
     let parsed = config::parse("f", &file.text).unwrap();
-    let live = live::machine(&parsed, &[file]).unwrap().live.unwrap();
+    let machine = live::machine(&parsed, &[file]).unwrap();
+    let live = machine.live.unwrap().into();
     let mut vif = rules.section();
     let ConfigValue::Section(keys) = &mut vif else {
         panic!("{vif:?}")

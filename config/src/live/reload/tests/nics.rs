@@ -7,7 +7,7 @@ use abi::machine::{Device, DomainSpec};
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
 
 /// Returns, for each step, the description of its changes and the names of the NICs after it.
-fn nic_steps(live: &HotplugState, file: &str) -> Vec<(String, Vec<String>)> {
+fn nic_steps(live: &LiveSpec, file: &str) -> Vec<(String, Vec<String>)> {
     let difference = against(live, file).unwrap();
     assert_eq!(short(&difference), "");
     let steps = difference.nics.iter().map(|step| {
@@ -147,7 +147,7 @@ fn other_devices_keep_their_numbers() {
     let machine = crate::live::machine(&config, &[file]).unwrap();
     let before = &machine.domains[0];
     let driver_config: DriverConfig = serde_json::from_str(&before.config).unwrap();
-    let live = machine.live.unwrap();
+    let live = LiveSpec::from(machine.live.unwrap());
     let mut running = LiveConfig::of(&live).unwrap();
     let step = against(&live, &format!("{local}{FILE}"))
         .unwrap()
@@ -165,7 +165,7 @@ fn other_devices_keep_their_numbers() {
     assert_eq!(without.nics[0].kind, local_kind);
 
     // A new NIC is assigned the free number, and the machine has its former size.
-    let live = HotplugState {
+    let live = LiveSpec {
         nics: Some(step.nics),
         ..live
     };
@@ -194,7 +194,7 @@ fn running(file: &str) -> (DomainSpec, DriverConfig, LiveConfig) {
     let mut machine = crate::live::machine(&config, &files).unwrap();
     let worker = machine.domains.remove(0);
     let driver_config = serde_json::from_str(&worker.config).unwrap();
-    let config = LiveConfig::of(&machine.live.unwrap()).unwrap();
+    let config = LiveConfig::of(&machine.live.unwrap().into()).unwrap();
     (worker, driver_config, config)
 }
 
@@ -202,10 +202,10 @@ const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
 
 /// Returns the worker after the only step of a reload with `file`.
 fn reloaded_worker(
-    live: &HotplugState,
+    live: &LiveSpec,
     (domain, driver): (&DomainSpec, &DriverConfig),
     file: &str,
-) -> (HotplugState, DomainSpec, DriverConfig) {
+) -> (LiveSpec, DomainSpec, DriverConfig) {
     let step = against(live, file).unwrap().nics.remove(0);
     let mut config = LiveConfig::of(live).unwrap();
     config.set_nics(&step.nics).unwrap();
@@ -218,7 +218,7 @@ fn reloaded_worker(
         ..driver.clone()
     };
     let nics = Some(step.nics);
-    let live = HotplugState {
+    let live = LiveSpec {
         nics,
         ..live.clone()
     };
