@@ -16,6 +16,7 @@
 //! | `machine_state` | the machine's specification, and the state of its domains |
 //! | `spec` | the specification: domains, guests, NICs |
 //! | `state_file` | the state file, for the manager of the next core |
+//! | `edit` | edits of the specification |
 //! | `reload` | the steps from the current machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and the next request for it |
@@ -35,6 +36,7 @@ mod consoles;
 mod core;
 mod core_error;
 mod deadlines;
+mod edit;
 mod journal;
 mod life;
 mod listeners;

@@ -5,74 +5,59 @@
 //! immediately attached again, unless it needs a resource that another guest still has, for example
 //! an address.
 
+use crate::edit::Edit;
 use crate::spec::{MachineSpec, SpecChange};
-use abi::machine::ConfigValue;
 use abi::reload::{ReloadStep, StepKind, StepReason};
 use config::live::reload::{Difference, FileGuest, current_guest, current_nics};
 use config::live::state::name_of;
 use config::live::{LiveConfig, NicsStep};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ReloadRequest {
     /// The step in the form that clients receive.
     pub(crate) public: ReloadStep,
-    /// The section of an attached or changed guest.
-    pub(crate) guest: Option<ConfigValue>,
-    /// All NICs after the step, if the step changes them.
-    pub(crate) nics: Option<NicsStep>,
-    /// The user who originally attached the guest, if this step attaches it again.
-    pub(crate) user: Option<u32>,
+    pub(crate) edit: Edit,
 }
 
 impl ReloadRequest {
-    /// Returns a step without a section.
-    pub(crate) fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
+    pub(crate) fn new(edit: Edit, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
         let public = ReloadStep {
-            step,
+            step: edit.kind(),
             domain: domain.to_owned(),
             why,
             changes,
         };
-        Self {
-            public,
-            guest: None,
-            nics: None,
-            user: None,
-        }
+        Self { public, edit }
     }
 
     /// Returns the step that undoes this one, computed before this one is carried out. Returns
     /// `None` if there is nothing to undo.
     fn undo(&self, spec: &MachineSpec, config: &LiveConfig) -> Option<Self> {
         let (live, name) = (spec.live()?, &self.public.domain);
-        let kind = match self.public.step {
-            StepKind::Attach => StepKind::Detach,
-            StepKind::Detach => StepKind::Attach,
-            StepKind::Restart => return None,
-            same => same,
+        let present = || current_guest(live, config, name);
+        let edit = match &self.edit {
+            Edit::Attach(..) => Edit::Detach(name.clone()),
+            Edit::Detach(_) => {
+                let user = spec.origin(name).and_then(|origin| origin.user);
+                Edit::Attach(present()?, user)
+            }
+            Edit::Change(_) => Edit::Change(present()?),
+            Edit::Nics(step) => {
+                let nics = current_nics(live, config)?;
+                let removed = nics.iter().filter_map(name_of);
+                let remains = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
+                let added = removed.filter(|name| !remains(name)).map(str::to_owned);
+                Edit::Nics(NicsStep {
+                    added: added.collect(),
+                    nics,
+                    changes: Vec::new(),
+                })
+            }
+            Edit::Restart(..) => return None,
         };
-        let mut undo = Self::new(kind, name, StepReason::Changed, Vec::new());
-        if matches!(kind, StepKind::Attach | StepKind::Change) {
-            undo.guest = Some(current_guest(live, config, name)?);
-            undo.user = spec.origin(name).and_then(|origin| origin.user);
-        }
-        if let Some(step) = &self.nics {
-            let mut nics = NicsStep {
-                nics: current_nics(live, config)?,
-                added: BTreeSet::new(),
-                changes: Vec::new(),
-            };
-            let removed = nics.nics.iter().filter_map(name_of);
-            let remains = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
-            nics.added = removed
-                .filter(|name| !remains(name))
-                .map(str::to_owned)
-                .collect();
-            undo.nics = Some(nics);
-        }
-        Some(undo)
+        Some(Self::new(edit, name, StepReason::Changed, Vec::new()))
     }
 
     /// Returns the error of the step, with the step's name in front.
@@ -85,30 +70,6 @@ impl ReloadRequest {
             StepKind::Restart => "restart",
         };
         format!("{what} {}: {why}", self.public.domain)
-    }
-
-    fn change(listed: FileGuest) -> Self {
-        let changes = listed.changes.unwrap_or_default();
-        let guest = Some(listed.guest);
-        let step = Self::new(StepKind::Change, &listed.name, StepReason::Changed, changes);
-        Self { guest, ..step }
-    }
-
-    fn nics(nics: NicsStep) -> Self {
-        let changes = nics.changes.clone();
-        let step = Self::new(StepKind::Nics, "driver", StepReason::Changed, changes);
-        let nics = Some(nics);
-        Self { nics, ..step }
-    }
-
-    fn attach(listed: FileGuest) -> Self {
-        let why = match listed.changes {
-            Some(_) => StepReason::Changed,
-            None => StepReason::New,
-        };
-        let guest = Some(listed.guest);
-        let step = Self::new(StepKind::Attach, &listed.name, why, Vec::new());
-        Self { guest, ..step }
     }
 }
 
@@ -176,14 +137,10 @@ impl ReloadProgress {
         }
     }
 
-    /// Returns the user who originally attached the guest that the current step attaches again.
-    pub(crate) fn user(&self) -> Option<u32> {
-        self.current_step.as_ref()?.0.user
-    }
-
     /// Returns whether the next step changes NICs.
     pub(crate) fn changes_nics_next(&self) -> bool {
-        self.left.front().is_some_and(|step| step.nics.is_some())
+        let next = self.left.front().map(|step| &step.edit);
+        matches!(next, Some(Edit::Nics(_)))
     }
 }
 
@@ -203,37 +160,50 @@ pub(crate) fn steps(
         wrong: Vec::new(),
     };
     for name in difference.to_detach {
-        trial.detach(&name, StepReason::Gone, Vec::new());
+        trial.add(
+            Edit::Detach(name.clone()),
+            &name,
+            StepReason::Gone,
+            Vec::new(),
+        );
     }
     for step in difference.nics {
-        match trial.change_nics(&step) {
-            Ok(()) => trial.steps.push(ReloadRequest::nics(step)),
-            Err(wrong) => trial.wrong.push(wrong),
-        }
+        let changes = step.changes.clone();
+        trial.add(Edit::Nics(step), "driver", StepReason::Changed, changes);
     }
     let mut late = Vec::new();
-    for listed in difference.to_attach {
-        if listed.in_place {
-            trial.change(listed);
+    for FileGuest {
+        name,
+        guest,
+        changes,
+        in_place,
+    } in difference.to_attach
+    {
+        let why = match changes {
+            Some(_) => StepReason::Changed,
+            None => StepReason::New,
+        };
+        let changes = changes.unwrap_or_default();
+        if in_place {
+            trial.add(Edit::Change(guest), &name, why, changes);
             continue;
         }
-        if let Some(changes) = &listed.changes
-            && !trial.detach(&listed.name, StepReason::Changed, changes.clone())
+        if why == StepReason::Changed && !trial.add(Edit::Detach(name.clone()), &name, why, changes)
         {
             continue;
         }
-        match trial.attach(&listed.guest) {
-            Ok(()) => trial.steps.push(ReloadRequest::attach(listed)),
-            Err(_) => late.push(listed),
+        let edit = Edit::Attach(guest, None);
+        match trial.apply(&edit) {
+            Ok(()) => trial.push(edit, &name, why, Vec::new()),
+            Err(_) => late.push((edit, name, why)),
         }
     }
     // By now, every removed guest has released its resources.
-    for listed in late {
-        match trial.attach(&listed.guest) {
-            Ok(()) => trial.steps.push(ReloadRequest::attach(listed)),
-            Err(why) => {
-                let name = &listed.name;
-                let lines = why.lines().map(|line| format!("guest {name}: {line}"));
+    for (edit, name, why) in late {
+        match trial.apply(&edit) {
+            Ok(()) => trial.push(edit, &name, why, Vec::new()),
+            Err(wrong) => {
+                let lines = wrong.lines().map(|line| format!("guest {name}: {line}"));
                 trial.wrong.extend(lines);
             }
         }
@@ -253,42 +223,47 @@ struct Trial {
 }
 
 impl Trial {
-    /// Checks a change of a guest that keeps running.
-    fn change(&mut self, listed: FileGuest) {
-        // A guest that owns a queue of a NIC cannot change.
-        let may = self.config.check_removable(&listed.name);
-        match may.and_then(|()| self.config.change(&listed.guest)) {
-            Ok(_) => self.steps.push(ReloadRequest::change(listed)),
-            Err(wrong) => self.wrong.push(wrong),
-        }
+    fn push(&mut self, edit: Edit, domain: &str, why: StepReason, changes: Vec<String>) {
+        let step = ReloadRequest::new(edit, domain, why, changes);
+        self.steps.push(step);
     }
 
-    /// Checks a detach. Returns whether the guest can be detached.
-    fn detach(&mut self, name: &str, why: StepReason, changes: Vec<String>) -> bool {
-        if let Err(wrong) = self.config.check_removable(name) {
+    /// Adds a step, or the obstacle to it. Returns whether the step is possible.
+    fn add(&mut self, edit: Edit, domain: &str, why: StepReason, changes: Vec<String>) -> bool {
+        if let Err(wrong) = self.apply(&edit) {
             self.wrong.push(wrong);
             return false;
         }
-        self.config.remove(name);
-        self.spec.apply(SpecChange::RemoveGuest(name.to_owned()));
-        let step = ReloadRequest::new(StepKind::Detach, name, why, changes);
-        self.steps.push(step);
+        self.push(edit, domain, why, changes);
         true
     }
 
-    /// Checks an attach.
-    fn attach(&mut self, guest: &ConfigValue) -> Result<(), String> {
-        let (admitted, mut entry) = self.spec.admit(&mut self.config, guest, None)?;
-        entry.ports = self.spec.ports(&admitted.vifs)?;
-        self.spec.apply(SpecChange::SetGuest(entry.into()));
-        Ok(())
-    }
-
-    /// Checks a step that replaces all NICs.
-    fn change_nics(&mut self, step: &NicsStep) -> Result<(), String> {
-        self.config.set_nics(&step.nics)?;
-        let nic_change = self.spec.nic_change(&self.config, step)?;
-        self.spec.apply(nic_change);
+    /// Applies an edit to the copies.
+    fn apply(&mut self, edit: &Edit) -> Result<(), String> {
+        let Self { spec, config, .. } = self;
+        match edit {
+            Edit::Attach(guest, user) => {
+                let (admitted, mut entry) = spec.admit(config, guest, *user)?;
+                entry.ports = spec.ports(&admitted.vifs)?;
+                spec.apply(SpecChange::SetGuest(entry.into()));
+            }
+            Edit::Detach(name) => {
+                config.check_removable(name)?;
+                config.remove(name);
+                spec.apply(SpecChange::RemoveGuest(name.clone()));
+            }
+            Edit::Change(guest) => {
+                // A guest that owns a queue of a NIC cannot change.
+                config.check_removable(name_of(guest).unwrap_or_default())?;
+                config.change(guest)?;
+            }
+            Edit::Nics(step) => {
+                config.set_nics(&step.nics)?;
+                let nic_change = spec.nic_change(config, step)?;
+                spec.apply(nic_change);
+            }
+            Edit::Restart(..) => {}
+        }
         Ok(())
     }
 }
@@ -296,9 +271,10 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::Machine;
+    use abi::machine::{ConfigValue, Machine};
     use config::live::{self, reload};
     use config::{ConfigFile, parse};
+    use std::collections::BTreeSet;
 
     /// Returns a section `[[guest]]` with the further keys `more`.
     fn guest(name: &str, more: &str) -> String {
@@ -386,16 +362,15 @@ mod tests {
 
     /// Carries out a step on the specification, like the server on the machine.
     fn carry_out(step: &ReloadRequest, spec: &mut MachineSpec, config: &mut LiveConfig) {
-        let name = step.public.domain.clone();
-        match (step.public.step, &step.guest, &step.nics) {
-            (StepKind::Detach, ..) => {
-                config.remove(&name);
-                spec.apply(SpecChange::RemoveGuest(name));
+        match &step.edit {
+            Edit::Detach(name) => {
+                config.remove(name);
+                spec.apply(SpecChange::RemoveGuest(name.clone()));
             }
-            (StepKind::Attach, Some(guest), _) => attach(spec, config, guest, step.user),
-            (StepKind::Change, Some(guest), _) => {
+            Edit::Attach(guest, user) => attach(spec, config, guest, *user),
+            Edit::Change(guest) => {
                 let changed = config.change(guest).unwrap();
-                let mut guest = spec.guest(&name).unwrap();
+                let mut guest = spec.guest(&changed.domain.name).unwrap();
                 guest.section = Some(changed.guest);
                 for vif in guest.ports.values_mut().flatten() {
                     let changed = changed.vifs.iter().find(|one| one.name == vif.name);
@@ -403,7 +378,7 @@ mod tests {
                 }
                 spec.apply(SpecChange::SetGuest(Box::new(guest)));
             }
-            (StepKind::Nics, _, Some(nics)) => {
+            Edit::Nics(nics) => {
                 config.set_nics(&nics.nics).unwrap();
                 let nic_change = spec.nic_change(config, nics).unwrap();
                 spec.apply(nic_change);
@@ -413,7 +388,7 @@ mod tests {
                     pending: None,
                 });
             }
-            _ => panic!("{step:?}"),
+            Edit::Restart(..) => panic!("{step:?}"),
         }
     }
 

@@ -18,6 +18,7 @@ use super::edits::{EDIT_TIMEOUT_NS, EditKind, EditOrigin, PendingEdit};
 use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
+use crate::edit::Edit;
 use crate::life::{Lifecycle, WorkerCall};
 use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
 use abi::core::CoreRequest;
@@ -56,7 +57,8 @@ impl ManagerServer<'_> {
                 "guest {name} is attached already: detach it first (`grantway detach {name}`)"
             ));
         }
-        self.begin_attach(EditOrigin::Client(id), &guest, now)
+        let user = self.clients.get(&id).and_then(|client| client.user);
+        self.carry_out(EditOrigin::Client(id), Edit::Attach(guest, user), now)
     }
 
     /// Attaches guests whose clients waited for the removal of a guest of the same name.
@@ -75,14 +77,30 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to attach a guest. The requester receives the answer when the guest is up.
+    /// Begins an edit, whose requester receives the outcome.
+    pub(super) fn carry_out(
+        &mut self,
+        origin: EditOrigin,
+        edit: Edit,
+        now: u64,
+    ) -> Result<(), String> {
+        match edit {
+            Edit::Attach(guest, user) => self.begin_attach(origin, (&guest, user), now),
+            Edit::Detach(name) => self.detach_for(origin, &name),
+            Edit::Change(guest) => self.begin_change(Some(origin), &guest, now),
+            Edit::Nics(step) => self.begin_nics(&step, now),
+            Edit::Restart(name, why) => self.restart_now(origin, (&name, why), now),
+        }
+    }
+
+    /// Begins to attach a guest for a user, or for a file (`None`). The requester receives the
+    /// answer when the guest is up.
     pub(super) fn begin_attach(
         &mut self,
         origin: EditOrigin,
-        guest: &ConfigValue,
+        (guest, user): (&ConfigValue, Option<u32>),
         now: u64,
     ) -> Result<(), String> {
-        let user = self.user_of(origin, state::name_of(guest).unwrap_or_default());
         let config = live_config(&mut self.config, self.state.spec())?;
         let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
@@ -107,15 +125,6 @@ impl ManagerServer<'_> {
         self.lives
             .insert(place, Lifecycle::new(place, pause_ms, now));
         Ok(())
-    }
-
-    /// Returns the user who requested a guest, or `None` if a file describes it.
-    fn user_of(&self, origin: EditOrigin, name: &str) -> Option<u32> {
-        match origin {
-            EditOrigin::Client(id) => self.clients.get(&id)?.user,
-            EditOrigin::Reload => self.reload.as_ref()?.progress.user(),
-            EditOrigin::PreviousMachine => self.state.spec().saved_guest(name)?.origin.user,
-        }
     }
 
     /// Removes a guest from the specification.

@@ -2,6 +2,7 @@
 //! removed. The next start of the domain, or a reload, creates the interface again.
 
 use super::ManagerServer;
+use crate::edit::Edit;
 use crate::reload::ReloadRequest;
 use abi::journal::Level::Warning;
 use abi::reload::{StepKind, StepReason};
@@ -40,7 +41,7 @@ impl ManagerServer<'_> {
     /// that `steps` restart anyway.
     pub(super) fn interface_restarts(&self, steps: &[ReloadRequest]) -> Vec<ReloadRequest> {
         let spec = self.state.spec();
-        let has_other_nics = steps.iter().any(|step| step.nics.is_some());
+        let has_other_nics = steps.iter().any(|step| step.public.step == StepKind::Nics);
         let mut interface_restarts = Vec::new();
         for life in self.lives.values().filter(|life| life.restarts()) {
             let place = life.place;
@@ -52,13 +53,11 @@ impl ManagerServer<'_> {
             let restarts = is_in_steps || is_worker && has_other_nics;
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
-                let (kind, why) = (StepKind::Restart, StepReason::Changed);
-                interface_restarts.push(ReloadRequest::new(
-                    kind,
-                    &domain.name,
-                    why,
-                    changes.collect(),
-                ));
+                let why = "killed: its interface is created again";
+                let edit = Edit::Restart(domain.name.clone(), why);
+                let (name, why) = (&domain.name, StepReason::Changed);
+                let step = ReloadRequest::new(edit, name, why, changes.collect());
+                interface_restarts.push(step);
             }
         }
         interface_restarts

@@ -2,6 +2,7 @@
 
 use super::edits::{EditKind, EditOrigin};
 use super::{Deadline, ManagerServer};
+use crate::edit::Edit;
 use crate::spec::SpecChange;
 use abi::journal::Level::{Info, Warning};
 use config::live::state::{self, AttachedGuest};
@@ -54,7 +55,8 @@ impl ManagerServer<'_> {
                 continue;
             }
             *self.begun.entry(name.clone()).or_default() += 1;
-            if let Err(why) = self.begin_attach(EditOrigin::PreviousMachine, &next.guest, now) {
+            let edit = Edit::Attach(next.guest, next.origin.user);
+            if let Err(why) = self.carry_out(EditOrigin::PreviousMachine, edit, now) {
                 self.attempt_failed(&name, &why, now);
             }
         }

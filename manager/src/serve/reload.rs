@@ -2,13 +2,13 @@
 //! steps.
 
 use super::attach::live_config;
-use super::edits::{EditOrigin, Reload, RestartGoal};
+use super::edits::{EditOrigin, Reload};
 use super::{Deadline, ManagerServer};
 use crate::client::ClientWait;
 use crate::life::{Goal, Lifecycle};
 use crate::reload::{self, ReloadProgress, ReloadRequest};
 use abi::journal::Level;
-use abi::reload::{ReloadReply, SourceFile, StepKind};
+use abi::reload::{ReloadReply, SourceFile};
 use config::ConfigFile;
 use config::live::reload::{Difference, difference};
 
@@ -85,28 +85,9 @@ impl ManagerServer<'_> {
                 return self.end_reload(reload, now);
             };
             self.reload = Some(reload);
-            if let Err(why) = self.begin_step(&step, now) {
+            if let Err(why) = self.carry_out(EditOrigin::Reload, step.edit, now) {
                 self.finish_reload_step(Err(why));
             }
-        }
-    }
-
-    fn begin_step(&mut self, step: &ReloadRequest, now: u64) -> Result<(), String> {
-        if let Some(nics) = &step.nics {
-            return self.begin_nics(nics, now);
-        }
-        if step.public.step == StepKind::Restart {
-            let place = self.state.place(&step.public.domain);
-            let goal = (RestartGoal::Up, "killed: its interface is created again");
-            self.restart_for(EditOrigin::Reload, place.as_slice(), goal, now);
-            return Ok(());
-        }
-        match &step.guest {
-            None => self.detach_for(EditOrigin::Reload, &step.public.domain),
-            Some(guest) if step.public.step == StepKind::Change => {
-                self.begin_change(Some(EditOrigin::Reload), guest, now)
-            }
-            Some(guest) => self.begin_attach(EditOrigin::Reload, guest, now),
         }
     }
 

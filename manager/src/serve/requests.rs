@@ -5,6 +5,7 @@ use super::{Deadline, ManagerServer};
 use crate::access::{self, Right};
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
+use crate::edit::Edit;
 use crate::life::Lifecycle;
 use crate::mailbox::Reply;
 use abi::DomId;
@@ -89,9 +90,14 @@ impl ManagerServer<'_> {
                 self.wait_for(id, ClientWait::Complete(request));
                 Ok(())
             }
-            ControlRequest::Restart { domain } => self.restart_now(id, &domain, now),
+            ControlRequest::Restart { domain } => {
+                let edit = Edit::Restart(domain, "killed: a restart was requested");
+                self.carry_out(EditOrigin::Client(id), edit, now)
+            }
             ControlRequest::Attach { guest } => self.attach_for(id, guest, now),
-            ControlRequest::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
+            ControlRequest::Detach { domain } => {
+                self.carry_out(EditOrigin::Client(id), Edit::Detach(domain), now)
+            }
             ControlRequest::Rules { guest } => self.rules_for(id, &guest, now),
             ControlRequest::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
             _ => Err("the request changes nothing".to_owned()),
@@ -158,15 +164,20 @@ impl ManagerServer<'_> {
     }
 
     /// Begins to restart a domain immediately.
-    fn restart_now(&mut self, client: u64, name: &str, now: u64) -> Result<(), String> {
+    pub(super) fn restart_now(
+        &mut self,
+        origin: EditOrigin,
+        (name, reason): (&str, &str),
+        now: u64,
+    ) -> Result<(), String> {
         let place = self.state.place(name);
         let place = place.ok_or_else(|| format!("domain {name} does not exist"))?;
         if !self.lives.get(&place).is_some_and(Lifecycle::restarts) {
             let why = "does not restart: its configuration has restart = false";
             return Err(format!("domain {name} {why}"));
         }
-        let goal = (RestartGoal::Up, "killed: a restart was requested");
-        self.restart_for(EditOrigin::Client(client), &[place], goal, now);
+        let goal = (RestartGoal::Up, reason);
+        self.restart_for(origin, &[place], goal, now);
         Ok(())
     }
 

@@ -100,7 +100,7 @@ fn concurrently_reattached_guests_have_own_slots() {
             let section = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
             let guest = serde_json::from_str(&section).unwrap();
             server
-                .begin_attach(EditOrigin::PreviousMachine, &guest, 0)
+                .begin_attach(EditOrigin::PreviousMachine, (&guest, None), 0)
                 .unwrap();
         }
         let mut slots = Vec::new();
@@ -189,7 +189,10 @@ fn workers_keep_running_if_netd_is_late() {
         server.expire(6);
         assert!(server.lives[&place].is_settled());
         let answer = answer(server, theirs);
-        assert!(answer.contains("netd did not answer within 20 s"), "{answer}");
+        assert!(
+            answer.contains("netd did not answer within 20 s"),
+            "{answer}"
+        );
     });
 }
 
