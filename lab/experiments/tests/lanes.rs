@@ -8,7 +8,7 @@ use experiments::lane::build::OnWire;
 use experiments::lane::cores::Cores;
 use experiments::lane::kernel_path::Offloaded;
 use experiments::lane::machine::{lane, local_lane};
-use experiments::lane::{Lane, Loads, forward, kernel_path, vm};
+use experiments::lane::{Lane, Loads, forward, kernel_path, ledgers, vm};
 use experiments::plan::{
     Gro, PathKind, PayloadDirection, Place, Times, Topology, WireNic, WireOffload, WireSpeed,
     Workload,
@@ -151,15 +151,20 @@ fn closing(lane: &mut Lane, direction: PayloadDirection) -> anyhow::Result<BTree
     let end = Instant::now() + TIMEOUT;
     loop {
         let stream = window_of(lane, Workload::Stream, direction)?;
-        let closures = || {
-            stream
-                .iter()
-                .filter(|(name, _)| name.starts_with("closure."))
-        };
-        for (name, closure) in closures() {
-            anyhow::ensure!((0.5..=1.5).contains(closure), "{name}: {closure}");
+        let domains = stream
+            .keys()
+            .filter_map(|name| name.strip_prefix("closure."));
+        let closures = domains.map(|domain| (domain, ledgers::confirmed(domain, &stream)));
+        let closures: Vec<_> = closures.collect();
+        for (name, closure) in &closures {
+            let bounded = closure.is_some_and(|closure| (0.5..=1.5).contains(&closure));
+            anyhow::ensure!(bounded, "{name}: {closure:?}");
         }
-        if closures().all(|(_, closure)| (0.95..=1.05).contains(closure)) {
+        let closes = |closure: f64| (0.95..=1.05).contains(&closure);
+        if closures
+            .iter()
+            .all(|(_, closure)| closure.is_some_and(closes))
+        {
             return Ok(stream);
         }
         anyhow::ensure!(Instant::now() < end, "none closes: {stream:?}");

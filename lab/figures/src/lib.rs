@@ -4,7 +4,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`measure`] | exact CPU time of processes, steal, cores |
+//! | [`measure`] | exact CPU time of processes, waits for a CPU, steal, cores |
+//! | [`correction`] | corrections of hop ledgers, and their causes |
 //! | [`stats`] | medians, intervals, verdicts |
 //! | [`metric`] | names of metrics: unit, better side |
 //! | [`report`] | a figure, as a line of JSON and as a table cell |
@@ -17,6 +18,7 @@
 //! | [`socket`] | TCP sockets of loads |
 #![forbid(unsafe_code)]
 
+pub mod correction;
 pub mod csv;
 pub mod file;
 pub mod measure;

@@ -33,6 +33,37 @@ pub fn own_cpu_ns() -> u64 {
     cpu_ns(std::process::id().cast_signed()).unwrap_or(0)
 }
 
+/// The waits of a process's main thread for a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedWaits {
+    /// Time in which it could have run, nanoseconds.
+    pub ns: u64,
+    /// Number of times that another process took its CPU.
+    pub preempted: u64,
+}
+
+/// Returns the waits of a process so far. A kernel without these statistics reports none.
+#[must_use]
+pub fn waits(pid: u32) -> SchedWaits {
+    let read =
+        |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    SchedWaits {
+        ns: parse_run_delay(&read("schedstat")).unwrap_or(0),
+        preempted: parse_preemptions(&read("status")).unwrap_or(0),
+    }
+}
+
+/// `RAN WAITED SLICES`.
+fn parse_run_delay(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn parse_preemptions(status: &str) -> Option<u64> {
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    count?.trim().parse().ok()
+}
+
 /// Returns the ids of all processes, including kernel threads.
 #[must_use]
 pub fn processes() -> Vec<i32> {
@@ -149,6 +180,12 @@ impl HostCpuTimes {
         let not_ours =
             ticks(self.idle, earlier.idle).saturating_add(ticks(self.steal, earlier.steal));
         (wall * self.cpus).saturating_sub(TICK * not_ours)
+    }
+
+    /// Returns the time that the underlying hypervisor has taken from all CPUs.
+    #[must_use]
+    pub fn stolen(self) -> Duration {
+        TICK.saturating_mul(u32::try_from(self.steal).unwrap_or(u32::MAX))
     }
 
     /// Returns whether steal since `earlier` disturbs figures: more than 1 % of the CPU time, and
@@ -273,6 +310,7 @@ mod tests {
         assert_eq!(a.all, 1000);
         assert!((b.steal_since(a) - 0.1).abs() < 1e-12);
         assert_eq!(b.steal_since(b), 0.0);
+        assert_eq!(b.stolen(), Duration::from_millis(200));
         assert!(b.disturbed_since(a) && !b.disturbed_since(b));
         let c = HostCpuTimes {
             all: b.all + 40,
@@ -290,6 +328,14 @@ mod tests {
         let busy = b.busy_since(a, Duration::from_secs(1));
         assert_eq!(busy, Duration::from_millis(2000 - 300 - 100 - 200));
         assert_eq!(b.busy_since(a, Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn waits_are_parsed() {
+        assert_eq!(parse_run_delay("77685 56244 2\n"), Some(56244));
+        let status = "Name:\tx\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(parse_preemptions(status), Some(7));
+        assert_eq!((parse_run_delay(""), parse_preemptions("")), (None, None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The demonstration's report for users.
 
 use super::findings::{COLUMN, Findings};
+use crate::lane::ledgers;
 use crate::plan::{ColumnConfig, PayloadDirection};
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number};
@@ -49,6 +50,9 @@ fn configs() -> [String; 2] {
 }
 
 const HEADER: [&str; 3] = ["", "to the guest", "from the guest"];
+/// The directions of [`configs`] in tables of domains.
+const DIRECTIONS: [&str; 2] = ["to guest", "from guest"];
+const DOMAINS: [&str; 2] = ["driver", "guest"];
 
 /// Formats a section: a title and the rows whose metric exists in at least one direction.
 fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
@@ -109,10 +113,60 @@ fn by_domain(index: &Index<'_>) -> String {
 
 fn by_hop(index: &Index<'_>) -> String {
     let configs = configs();
-    let domains = ["driver", "guest"];
+    let hops = hops(index, &configs);
+    if hops.is_empty() {
+        return String::new();
+    }
+    let columns = || {
+        DOMAINS
+            .iter()
+            .flat_map(|domain| configs.iter().map(move |c| (domain, c)))
+    };
+    let row = |title: &str, metric: &dyn Fn(&str) -> String| {
+        let cells = columns().map(|(domain, config)| {
+            let figure = index.get(config, &metric(domain));
+            figure
+                .and_then(|f| f.value)
+                .map_or_else(|| "–".to_owned(), number)
+        });
+        std::iter::once(title.to_owned()).chain(cells).collect()
+    };
+    let of_hop = |hop: &&str| {
+        row(hop, &|domain| {
+            format!("cycles_per_packet.{domain}.hop.{hop}")
+        })
+    };
+    let mut rows: Vec<Vec<String>> = hops.iter().map(of_hop).collect();
+    rows.push(row("closure", &|domain| format!("closure.{domain}")));
+    let mut header = vec!["hop".to_owned()];
+    let mut corrections = String::new();
+    for ((domain, config), direction) in columns().zip(DIRECTIONS.iter().cycle()) {
+        let title = format!("{domain}, {direction}");
+        let Some(correction) = ledgers::correction(index, config, domain) else {
+            header.push(title);
+            continue;
+        };
+        let _infallible = writeln!(corrections, "* {title}: {correction}");
+        header.push(format!("{title} *"));
+    }
+    if !corrections.is_empty() {
+        rows.push(row("corrected share", &|domain| {
+            format!("corrected_share.{domain}")
+        }));
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    format!(
+        "Cycles by hop of each domain, per packet (closure: time between the ledger's stamps ÷\n\
+         CPU time, ideally 1)\n{}\n{corrections}\n",
+        table(&header, &rows)
+    )
+}
+
+/// Returns the hops on which a domain spent cycles, in the order of [`HOPS`].
+fn hops<'a>(index: &Index<'a>, configs: &[String]) -> Vec<&'a str> {
     let mut hops: BTreeSet<&str> = BTreeSet::new();
-    for config in &configs {
-        for domain in domains {
+    for config in configs {
+        for domain in DOMAINS {
             let prefix = format!("cycles_per_packet.{domain}.hop.");
             let spent = |figure: &Figure| figure.value.is_some_and(|cycles| cycles > 0.0);
             let below = index.below(config, &prefix).into_iter();
@@ -123,55 +177,9 @@ fn by_hop(index: &Index<'_>) -> String {
             );
         }
     }
-    if hops.is_empty() {
-        return String::new();
-    }
     let others = hops.iter().copied().filter(|hop| !HOPS.contains(hop));
-    let ordered: Vec<&str> = HOPS
-        .iter()
-        .copied()
-        .filter(|hop| hops.contains(hop))
-        .chain(others)
-        .collect();
-    let value = |config: &String, metric: &str| {
-        index
-            .get(config, metric)
-            .and_then(|figure| figure.value)
-            .map_or_else(|| "–".to_owned(), number)
-    };
-    let row = |title: &str, metric: &dyn Fn(&str) -> String| {
-        let cells = domains
-            .iter()
-            .flat_map(|domain| configs.iter().map(|config| value(config, &metric(domain))));
-        std::iter::once(title.to_owned()).chain(cells).collect()
-    };
-    let mut rows: Vec<Vec<String>> = ordered
-        .iter()
-        .map(|hop| {
-            row(hop, &|domain| {
-                format!("cycles_per_packet.{domain}.hop.{hop}")
-            })
-        })
-        .collect();
-    for (title, metric) in [
-        ("closure", "closure"),
-        ("before correction", "closure_raw"),
-        ("corrected share", "corrected_share"),
-    ] {
-        rows.push(row(title, &|domain| format!("{metric}.{domain}")));
-    }
-    let header = [
-        "hop",
-        "driver, to guest",
-        "driver, from guest",
-        "guest, to guest",
-        "guest, from guest",
-    ];
-    format!(
-        "Cycles by hop of each domain, per packet (closure: the sum ÷ CPU time, ideally 1;\n\
-         with and without the correction by the CPU clock)\n{}\n\n",
-        table(&header, &rows)
-    )
+    let known = HOPS.iter().filter_map(|hop| hops.get(hop).copied());
+    known.chain(others).collect()
 }
 
 fn dropped(index: &Index<'_>) -> String {
@@ -211,8 +219,7 @@ mod tests {
                 ("cycles_per_packet.driver", 1800.0),
                 ("cycles_per_packet.driver.hop.nic", 900.0),
                 ("cycles_per_packet.driver.hop.unheard_of", 1.0),
-                ("closure.driver", 0.991),
-                ("closure_raw.driver", 1.72),
+                ("closure.driver", 1.72),
                 ("corrected_share.driver", 0.42),
                 ("drops.no_buffer", 0.0),
                 ("drops.spoofed_source", 2.0),
@@ -238,15 +245,42 @@ mod tests {
             "17 system calls",
             "no separate uid",
             "closure",
-            "0.99",
-            "before correction",
             "1.72",
-            "0.42",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
-        assert!(!text.contains("no_buffer"), "{text}");
+        assert!(
+            !text.contains("no_buffer") && !text.contains("corrected"),
+            "{text}"
+        );
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest < Some(100), "{widest:?}\n{text}");
+    }
+
+    #[test]
+    fn a_corrected_ledger_is_marked_with_the_causes() {
+        let config = &configs()[1];
+        let figures = [
+            ("cycles_per_packet.guest.hop.nic", 900.0),
+            ("closure.guest", 1.72),
+            ("corrected_share.guest", 0.42),
+            ("corrected_share.guest.preemption", 0.0),
+            ("corrected_share.guest.steal", 0.42),
+            ("corrected_share.guest.wake_up", 0.0),
+        ]
+        .map(|(metric, value)| Figure::single("demo", config, metric, value));
+        let text = by_hop(&Index::new(&figures));
+        let title = "\n* guest, from guest: its ledger was corrected by 42 %";
+        for part in [
+            "closure",
+            "1.72",
+            "corrected share",
+            "0.42",
+            title,
+            "steal 42 %\n",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        assert_eq!(text.matches('*').count(), 2, "{text}");
     }
 }

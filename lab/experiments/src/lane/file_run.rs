@@ -2,9 +2,10 @@
 
 use super::cores::Cores;
 use super::frame_run::FrameWindow;
+use super::ledgers;
 use super::path::Path as _;
 use super::running::{Running, unique_name};
-use super::window::{account, per_packet};
+use super::window::per_packet;
 use crate::plan::Times;
 use anyhow::{Context as _, bail};
 use config::domain::{GrantMode, StackApp, StackConfig};
@@ -89,7 +90,7 @@ impl FileRun {
         let cycles = |(part, ns): (&_, &u64)| (*part, *ns as f64 * tsc_hz as f64 / 1e9);
         let cycles = used.iter().map(cycles).collect();
         per_packet(&cycles, bytes / SEGMENT_BYTES, &mut figures);
-        account(&path, bytes / SEGMENT_BYTES, &mut figures);
+        ledgers::account(&path, bytes / SEGMENT_BYTES, &mut figures);
         Ok(FrameWindow {
             figures,
             conditions: format!(

@@ -2,10 +2,11 @@
 
 use super::build::{NO_SPIN, dedicate_queues};
 use super::cores::Cores;
+use super::ledgers;
 use super::one_process::{self, OneProcess};
 use super::path::Path;
 use super::running::{NIC_DEVICE, Running, unique_name};
-use super::window::{account, per_packet};
+use super::window::per_packet;
 use crate::plan::{FrameRule, Times};
 use anyhow::Context as _;
 use config::domain::{FrameSource, GrantMode, PortSettings, RingFormat, Rings, Source};
@@ -133,7 +134,7 @@ impl FrameRun<'_> {
             let name = format!("hypercalls_per_packet.{part}");
             figures.insert(name, made as f64 / packets);
         }
-        account(&path, packets, &mut figures);
+        ledgers::account(&path, packets, &mut figures);
         figures.extend(
             path.sums
                 .iter()

@@ -9,6 +9,7 @@
 //! | [`ends`], [`cores`] | the namespaces at both ends; the cores of a run |
 //! | [`path`], [`reading`] | the path between the ends, and its counters |
 //! | [`window`] | the measurement of one load for a time |
+//! | [`ledgers`] | the domains' hop ledgers in it |
 //! | [`events`] | its hardware events, on machines with a PMU |
 //! | [`machine`], [`running`], [`build`] | the path through Grantway: set-up, control,
 //! configuration |
@@ -25,6 +26,7 @@ pub mod file_run;
 pub mod forward;
 pub mod frame_run;
 pub mod kernel_path;
+pub mod ledgers;
 pub mod machine;
 pub mod one_process;
 pub mod path;

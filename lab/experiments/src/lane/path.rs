@@ -1,8 +1,8 @@
 //! The path between the two ends of a lane, and its counters.
 
-use super::reading::{Reading, add_device_stat, add_stat};
+use super::reading::{Reading, add_device_stat, add_stat, add_steal, add_waits};
 use super::running::{NIC_DEVICE, Running, is_rival};
-use figures::measure::CpuPart;
+use figures::measure::{CpuPart, HostCpuTimes};
 
 /// The path between the two ends of a lane.
 pub trait Path {
@@ -31,7 +31,9 @@ impl Path for Running {
         // The figures of the measured guest exclude the merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| !is_rival(part)) {
             add_stat(part, &self.stat(name)?, &mut reading);
+            add_waits(part, self.waits(name), &mut reading);
         }
+        add_steal(HostCpuTimes::read(), &mut reading);
         for (part, name) in self
             .domains()
             .iter()

@@ -1,5 +1,6 @@
 //! Counters of a path, which only grow.
 
+use figures::measure::{HostCpuTimes, SchedWaits};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -47,6 +48,7 @@ pub(super) fn add_stat(part: &str, stat: &Value, reading: &mut Reading) {
     let hz = ledger["tsc_hz"].as_f64().unwrap_or(0.0);
     if let Some(ns) = ledger["cpu_ns"].as_f64() {
         add(format!("{part}.cpu"), ns * hz / 1e9);
+        add(format!("{part}.cpu_ns"), ns);
     }
     if let Some(cycles) = ledger["corrected_cycles"].as_f64() {
         add(format!("{part}.corrected"), cycles);
@@ -103,6 +105,19 @@ pub(super) fn add_stat(part: &str, stat: &Value, reading: &mut Reading) {
             *most = most.max(count);
         }
     }
+}
+
+/// Adds the waits of a domain for its CPU to a reading.
+pub(super) fn add_waits(part: &str, waits: SchedWaits, reading: &mut Reading) {
+    for (name, value) in [("waited_ns", waits.ns), ("preempted", waits.preempted)] {
+        *reading.sums.entry(format!("{part}.{name}")).or_default() += value as f64;
+    }
+}
+
+/// Adds the time that the underlying hypervisor took from all CPUs to a reading.
+pub(super) fn add_steal(times: HostCpuTimes, reading: &mut Reading) {
+    let ns = times.stolen().as_nanos() as f64;
+    reading.sums.insert("stolen_ns".to_owned(), ns);
 }
 
 /// Adds the counters of a NIC's device in software to a reading. The driver domain counts each

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use client::{Instance, StartOptions};
 use config::domain::GrantMode;
 use config::{Config, ConfigFile, Problems};
-use figures::measure::{CpuPart, processes};
+use figures::measure::{CpuPart, SchedWaits, processes, waits};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -44,6 +44,8 @@ pub struct Running {
     /// Domain names by part, in start order.
     domains: Vec<(CpuPart, String)>,
     parts: Vec<(CpuPart, Vec<i32>)>,
+    /// The process of each domain, by the domain's name.
+    pids: BTreeMap<String, i32>,
     grants: GrantMode,
 }
 
@@ -142,6 +144,7 @@ impl Running {
         let instance = Instance::start(&machine, &options).map_err(failure)?;
         let status = instance.status().map_err(failure)?;
         let mut domains = Vec::new();
+        let mut pids = BTreeMap::new();
         let mut by_part: BTreeMap<CpuPart, Vec<i32>> = BTreeMap::new();
         let core = status.pid.cast_signed();
         by_part.insert("monitor", vec![core]);
@@ -153,10 +156,11 @@ impl Running {
                 Program::Device => NIC_DEVICE,
             };
             domains.push((part, domain.name.clone()));
-            let pids = by_part.entry(part).or_default();
-            pids.push(domain.pid);
+            pids.insert(domain.name.clone(), domain.pid);
+            let of_part = by_part.entry(part).or_default();
+            of_part.push(domain.pid);
             if domain.agent_pid > 0 {
-                pids.push(domain.agent_pid);
+                of_part.push(domain.agent_pid);
             }
         }
         // The core's other children belong to the monitor: netd and the manager.
@@ -170,6 +174,7 @@ impl Running {
             _log: Log(log),
             domains,
             parts: by_part.into_iter().collect(),
+            pids,
             grants: config.driver.grants,
         })
     }
@@ -328,6 +333,15 @@ impl Running {
     #[must_use]
     pub fn domains(&self) -> &[(CpuPart, String)] {
         &self.domains
+    }
+
+    /// Returns the waits of a domain's first process for a CPU.
+    pub(super) fn waits(&self, domain: &str) -> SchedWaits {
+        let pid = self
+            .pids
+            .get(domain)
+            .and_then(|&pid| u32::try_from(pid).ok());
+        pid.map(waits).unwrap_or_default()
     }
 
     /// Stops the machine and waits until it is removed.

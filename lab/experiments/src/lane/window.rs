@@ -2,6 +2,7 @@
 //! it.
 
 use super::events::{self, PerfEvents};
+use super::ledgers;
 use super::reading::Reading;
 use super::running::{RIVALS, is_rival};
 use super::{Lane, Pair};
@@ -179,8 +180,12 @@ impl Window {
     /// |---|---|
     /// | `<domain>.hop.<hop>` | cycles of the ledger |
     /// | `<domain>.cpu` | cycles of CPU time of the domain's threads, as the domain counts them |
+    /// | `<domain>.cpu_ns` | the same in nanoseconds |
     /// | `<domain>.corrected` | cycles that the ledger removed because the CPU clock did not
     /// confirm them |
+    /// | `<domain>.waited_ns`, `<domain>.preempted` | waits of its main thread for a CPU, and how
+    /// often another thread took it |
+    /// | `stolen_ns` | time that the underlying hypervisor took from all CPUs |
     /// | `drops.<reason>` | packets |
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
@@ -258,7 +263,7 @@ impl Window {
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);
         events::figures(&self.events, "packet", packets, out);
-        account(&self.path, packets, out);
+        ledgers::account(&self.path, packets, out);
         out.insert("lro_rate".to_owned(), lro_rate(&self.path));
         for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
             if let Some(ns) = wait(&self.path, quantile) {
@@ -374,38 +379,6 @@ pub fn per_packet(cycles: &BTreeMap<CpuPart, f64>, packets: f64, out: &mut BTree
     }
 }
 
-/// Adds cycles per packet by domain and hop from a ledger, and its closure with and without the
-/// correction by the CPU clock.
-pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
-    let mut ledgers: BTreeMap<&str, f64> = BTreeMap::new();
-    for (name, cycles) in &path.sums {
-        if let Some((domain, hop)) = name.split_once(".hop.") {
-            *ledgers.entry(domain).or_default() += cycles;
-            if packets > 0.0 {
-                out.insert(
-                    format!("cycles_per_packet.{domain}.hop.{hop}"),
-                    cycles / packets,
-                );
-            }
-        }
-    }
-    for (domain, ledger) in ledgers {
-        let of = |what: &str| path.sums.get(&format!("{domain}.{what}")).copied();
-        let Some(cpu) = of("cpu").filter(|&cpu| cpu > 0.0) else {
-            continue;
-        };
-        // The closure before the correction shows errors that the correction would hide.
-        let raw = ledger + of("corrected").unwrap_or(0.0);
-        for (name, value) in [
-            ("closure", ledger / cpu),
-            ("closure_raw", raw / cpu),
-            ("corrected_share", (raw - ledger) / raw.max(1.0)),
-        ] {
-            out.insert(format!("{name}.{domain}"), value);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,8 +440,7 @@ mod tests {
         assert_eq!(figures["cycles_per_packet.receive_side"], 1000.0);
         assert_eq!(figures["cycles_per_packet.driver.hop.nic"], 600.0);
         assert_eq!(figures["cycles_per_packet.uncounted"], 400.0);
-        assert_eq!(figures["closure.driver"], 1.0);
-        assert_eq!(figures["closure_raw.driver"], 1.25);
+        assert_eq!(figures["closure.driver"], 1.25);
         assert_eq!(figures["corrected_share.driver"], 0.2);
         assert_eq!(figures["drops.no_buffer"], 3.0);
         assert_eq!(figures["lro_rate"], 1.0);

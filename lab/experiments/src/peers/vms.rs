@@ -30,17 +30,15 @@ const MACS: [&str; 2] = ["02:00:00:00:07:01", "02:00:00:00:07:02"];
 /// The switch between the virtual machines.
 enum VmSwitch {
     Testpmd(Testpmd),
-    Grantway(Running),
+    Grantway(Box<Running>),
 }
 
 impl VmSwitch {
     fn start(run: VmRun, folder: &Path, sockets: &[PathBuf; 2]) -> anyhow::Result<Self> {
         let core = run.cores.guest;
         if run.kind == PeerKind::VmGrantway {
-            return Ok(Self::Grantway(Running::start_live(
-                "vm",
-                text(core, sockets),
-            )?));
+            let running = Running::start_live("vm", text(core, sockets))?;
+            return Ok(Self::Grantway(Box::new(running)));
         }
         let ports = [0, 1].map(|n| {
             let socket = sockets[n].display();

@@ -2,6 +2,7 @@
 
 use crate::plan::ColumnConfig;
 use figures::Failure;
+use figures::correction::Correction;
 use figures::report::Figure;
 use figures::stats::{self, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,6 +134,16 @@ impl Samples {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
+    /// Returns the sentence about a large correction of a domain's ledger.
+    fn correction(&self, config: &ColumnConfig, domain: &str) -> Option<String> {
+        let share = |cause: &str| {
+            let series = self.series(config, &format!("corrected_share.{domain}.{cause}"))?;
+            let samples: Vec<f64> = series.iter().flatten().copied().collect();
+            stats::estimate(&samples).map(|median| median.value)
+        };
+        Correction::from_shares(share)?.text()
+    }
+
     fn register(&mut self, config: &ColumnConfig) {
         if !self.order.contains(config) {
             self.order.push(config.clone());
@@ -163,7 +174,10 @@ impl Samples {
                     continue;
                 };
                 let mut figure = Figure::new(plan, &name, metric, estimate);
-                figure.note = self.remark(&[config]);
+                let of_ledger = metric.strip_prefix("closure.");
+                let of_ledger = of_ledger.and_then(|domain| self.correction(config, domain));
+                let notes = self.remark(&[config]).into_iter().chain(of_ledger);
+                figure.note = notes.reduce(|all, note| format!("{all}; {note}"));
                 if self.disturbed.contains(config) {
                     figure.verdict = Some(ComparisonVerdict::Unresolved);
                 }
@@ -202,6 +216,41 @@ mod tests {
         );
         let peaks = samples.series(&whole, "peak_throughput").unwrap();
         assert_eq!(*peaks, [Some(3.0), Some(5.0)]);
+    }
+
+    #[test]
+    fn closure_states_the_causes_of_its_correction() {
+        let mut samples = Samples::default();
+        let config = ColumnConfig::new("grantway", &[]);
+        samples.note(&config, "payload touched");
+        for (round, preemption) in [0.01, 0.3, 0.2].into_iter().enumerate() {
+            let figures = [
+                ("closure.guest", 1.3),
+                ("corrected_share.guest.preemption", preemption),
+                ("corrected_share.guest.steal", 0.0),
+                ("corrected_share.guest.wake_up", 0.04),
+                ("closure.driver", 1.0),
+                ("corrected_share.driver.preemption", 0.0),
+                ("corrected_share.driver.steal", 0.0),
+                ("corrected_share.driver.wake_up", 0.04),
+            ];
+            let figures = figures.map(|(name, value)| (name.to_owned(), value));
+            samples.add(&config, round, &figures.into());
+        }
+        let figures = samples.figures("demo");
+        let note = |metric: &str| {
+            let figure = figures.iter().find(|figure| figure.metric == metric);
+            figure.and_then(|figure| figure.note.clone()).unwrap()
+        };
+        let text = note("closure.guest");
+        assert!(
+            text.starts_with("payload touched; its ledger was"),
+            "{text}"
+        );
+        let causes = "corrected by 24 % (cycles that its CPU clock did not confirm): preemption \
+                      20 %, sleeps and wake-ups 4 %";
+        assert!(text.ends_with(causes), "{text}");
+        assert_eq!(note("closure.driver"), "payload touched");
     }
 
     #[test]

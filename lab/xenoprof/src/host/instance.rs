@@ -2,11 +2,10 @@
 
 use super::cpus::raw_ns;
 use super::markers::{Change, Counters, Restarted};
-use super::process;
 use crate::model::BridgeTraffic;
 use abi::machine::{DomainStatus, Program, Status};
 use client::Instance;
-use figures::measure;
+use figures::measure::{self, SchedWaits, waits};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -61,7 +60,7 @@ pub(super) struct Reading {
     pub(super) traffic: BridgeTraffic,
     pub(super) cpu_ns: u64,
     pub(super) corrected: u64,
-    pub(super) waits: process::SchedWaits,
+    pub(super) waits: SchedWaits,
     /// Time of the reading (`CLOCK_MONOTONIC_RAW`, nanoseconds).
     pub(super) at_ns: u64,
     pub(super) counters: Counters,
@@ -136,7 +135,7 @@ impl ObservedInstance {
                 continue;
             };
             let mut reading = reading(&stat, cpu_ns);
-            reading.waits = process::waits(run.pid);
+            reading.waits = waits(run.pid);
             reading.at_ns = raw_ns();
             let before = match (&run.last, &run.replaces) {
                 (Some(last), _) => Some((last.at_ns, last.counters.clone())),
@@ -217,7 +216,7 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         traffic,
         cpu_ns,
         corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
-        waits: process::SchedWaits::default(),
+        waits: SchedWaits::default(),
         at_ns: 0,
         counters: Counters::of_domain(stat),
     }

@@ -60,35 +60,6 @@ fn parse_stat(stat: &str) -> Option<ProcessInfo> {
     })
 }
 
-/// The waits of a process for a CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SchedWaits {
-    /// Time in which it could have run, nanoseconds.
-    pub(super) ns: u64,
-    /// Number of times that another process took its CPU.
-    pub(super) preempted: u64,
-}
-
-/// Returns the waits of a process so far. A kernel without these statistics reports none.
-pub(super) fn waits(pid: u32) -> SchedWaits {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    SchedWaits {
-        ns: parse_run_delay(&read("schedstat")).unwrap_or(0),
-        preempted: parse_preemptions(&read("status")).unwrap_or(0),
-    }
-}
-
-/// `RAN WAITED SLICES`.
-fn parse_run_delay(schedstat: &str) -> Option<u64> {
-    schedstat.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn parse_preemptions(status: &str) -> Option<u64> {
-    let mut lines = status.lines();
-    let count = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-    count?.trim().parse().ok()
-}
-
 /// Returns the name of a thread, or `None` if it has exited.
 #[must_use]
 pub fn thread_name(pid: u32, tid: u32) -> Option<String> {
@@ -146,10 +117,6 @@ mod tests {
 
     #[test]
     fn lines_of_proc_are_parsed() {
-        assert_eq!(parse_run_delay("77685 56244 2\n"), Some(56244));
-        let status = "Name:\tx\nnonvoluntary_ctxt_switches:\t7\n";
-        assert_eq!(parse_preemptions(status), Some(7));
-        assert_eq!((parse_run_delay(""), parse_preemptions("")), (None, None));
         let stat = "42 (w: a) b) S 7 42 42 0 -1 2129984 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0";
         let process = parse_stat(stat).unwrap();
         assert_eq!((process.parent, &*process.name), (7, "w: a) b"));

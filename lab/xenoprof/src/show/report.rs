@@ -8,6 +8,7 @@ use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
+use figures::correction::Correction;
 use figures::report::Figure;
 use figures::stats::{CONFIDENCE, ComparisonVerdict, Estimate};
 use figures::{clean, csv};
@@ -210,8 +211,12 @@ impl Figures {
         });
         figure.note = sums.correction_because(self.tsc_hz);
         self.list.push(figure);
-        if let Some(share) = sums.corrected {
-            self.exact(&format!("corrected_share.{}", sums.domain.name), share);
+        if let Some(correction) = sums.correction {
+            let metric = format!("corrected_share.{}", sums.domain.name);
+            self.exact(&metric, correction.total());
+            for (cause, share) in Correction::CAUSES.into_iter().zip(correction.shares()) {
+                self.exact(&format!("{metric}.{cause}"), share);
+            }
         }
     }
 

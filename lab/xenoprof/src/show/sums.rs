@@ -2,14 +2,13 @@
 
 use crate::attribute::{Attribution, DomainProfile};
 use crate::model::{BridgeTraffic, DomainKind, HopLedger, Mode, ProfiledDomain, Session};
+use figures::correction::{Correction, REPORTED, StampedTime};
 use std::collections::BTreeMap;
 
 /// Within these bounds, the quotient (samples × period) ÷ exact CPU time is good.
 pub(crate) const GOOD: [f64; 2] = [0.95, 1.05];
 /// Outside of these bounds, samples are unusable for classes.
 pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
-/// Share of a ledger's correction above which the report states its reason.
-const CORRECTED_MAX: f64 = 0.05;
 /// Minimum number of samples for a distribution.
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
@@ -29,8 +28,8 @@ pub(crate) struct DomainSums<'a> {
     pub(crate) raw_exact: Option<f64>,
     /// Ledger ÷ exact CPU time, without the ledger's correction.
     pub(crate) closure: Option<f64>,
-    /// Share of the ledger that its correction removed.
-    pub(crate) corrected: Option<f64>,
+    /// The ledger's correction.
+    pub(crate) correction: Option<Correction>,
     pub(crate) expected: u64,
     pub(crate) lost: u64,
 }
@@ -74,35 +73,26 @@ impl<'a> DomainSums<'a> {
             cycles,
             raw_exact: exact.filter(|_| is_time).map(|exact| raw_ns / exact),
             closure: ledger.map(|ledger| stamped(ledger) / (ledger.cpu_ns as f64 * per_ns)),
-            corrected: ledger.map(|ledger| ledger.corrected as f64 / stamped(ledger).max(1.0)),
+            correction: ledger.map(|ledger| correction(ledger, per_ns, stolen_ns(session))),
             expected: total(rows().map(|loss| loss.expected)),
             lost: total(rows().map(crate::loss::Loss::lost)),
         }
     }
 
     /// Returns the share that the ledger's correction removed, if it is large.
-    pub(crate) fn correction(&self) -> Option<f64> {
-        self.corrected.filter(|share| *share > CORRECTED_MAX)
+    pub(crate) fn large_correction(&self) -> Option<f64> {
+        let share = self.correction.map(Correction::total);
+        share.filter(|share| *share > REPORTED)
     }
 
-    /// Returns a sentence about a large correction of the ledger, with its reason.
+    /// Returns a sentence about a large correction of the ledger, with its causes.
     pub(crate) fn correction_because(&self, tsc_hz: u64) -> Option<String> {
-        let (share, ledger) = (self.correction()?, self.domain.ledger.as_ref()?);
-        let removed_ms = ledger.corrected as f64 / tsc_hz.max(1) as f64 * 1e3;
-        let waited_ms = ledger.waited_ns as f64 / 1e6;
-        // Time off the CPU that the scheduler did not count as waiting was used by the hypervisor,
-        // or by the kernel when the process fell asleep and woke up.
-        let reason = match (waited_ms >= removed_ms / 2.0, ledger.preempted) {
-            (true, 1..) => "other processes had its CPU (preemption)",
-            (true, 0) => "its CPU was busy when it woke up",
-            (false, _) => "the hypervisor had its CPU (steal), or sleeps and wake-ups took it",
-        };
+        let (text, ledger) = (self.correction?.text()?, self.domain.ledger.as_ref()?);
         Some(format!(
-            "{}: its ledger was corrected by {:.0} %, {removed_ms:.0} ms between stamps that its \
-             CPU clock did not confirm: {reason}; it waited {waited_ms:.0} ms for a CPU and was \
-             preempted {} times",
+            "{}: {text}; in all {:.0} ms; it waited {:.0} ms for a CPU and was preempted {} times",
             self.domain.name,
-            share * 100.0,
+            ledger.corrected as f64 / tsc_hz.max(1) as f64 * 1e3,
+            ledger.waited_ns as f64 / 1e6,
             ledger.preempted
         ))
     }
@@ -209,6 +199,28 @@ impl Denominator {
 /// Returns the cycles between a ledger's stamps, without its correction.
 fn stamped(ledger: &HopLedger) -> f64 {
     total(ledger.hops.values().copied()).saturating_add(ledger.corrected) as f64
+}
+
+/// Returns the correction of a ledger by cause. `per_ns` is the number of cycles per nanosecond.
+fn correction(ledger: &HopLedger, per_ns: f64, stolen_ns: u64) -> Correction {
+    Correction::of(StampedTime {
+        stamped: stamped(ledger),
+        removed: ledger.corrected as f64,
+        waited: ledger.waited_ns as f64 * per_ns,
+        stolen: stolen_ns as f64 * per_ns,
+        preempted: ledger.preempted > 0,
+    })
+}
+
+/// Returns the time that the hypervisor took from all CPUs, nanoseconds. Sessions of events other
+/// than time have no such figure.
+fn stolen_ns(session: &Session) -> u64 {
+    let of_cpus = session.losses.iter().filter(|loss| loss.domain.is_none());
+    let periods = total(of_cpus.map(|loss| loss.steal));
+    match session.head.event == "cpu-clock" {
+        true => periods.saturating_mul(session.head.period),
+        false => 0,
+    }
 }
 
 /// Returns the sum of `counts`. It saturates, because a file may contain any values.

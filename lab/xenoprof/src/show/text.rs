@@ -96,7 +96,7 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
         header.extend(["cycles/packet", "cycles/byte"]);
     }
     header.push("closure");
-    let is_corrected = all.iter().any(|sums| sums.correction().is_some());
+    let is_corrected = all.iter().any(|sums| sums.large_correction().is_some());
     if is_corrected {
         header.push("corrected %");
     }
@@ -120,7 +120,7 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
         let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), percent);
         row.push(optional(sums.closure));
         if is_corrected {
-            row.push(share(sums.correction()));
+            row.push(share(sums.large_correction()));
         }
         row.extend([
             optional(sums.raw_exact),
@@ -230,7 +230,7 @@ fn hops(session: &Session, all: &[DomainSums<'_>]) -> String {
         return String::new();
     }
     let mut header = vec!["hop"];
-    let marked = |sums: &&DomainSums<'_>| match sums.correction() {
+    let marked = |sums: &&DomainSums<'_>| match sums.large_correction() {
         Some(_) => format!("{} *", sums.domain.name),
         None => sums.domain.name.clone(),
     };
@@ -242,7 +242,7 @@ fn hops(session: &Session, all: &[DomainSums<'_>]) -> String {
         "%"
     };
     let mut out = format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows));
-    if with.iter().any(|sums| sums.correction().is_some()) {
+    if with.iter().any(|sums| sums.large_correction().is_some()) {
         out.push_str("*: corrected, see below\n");
     }
     out
@@ -473,8 +473,9 @@ mod tests {
         };
         set(&mut session, 90_000_000, 7);
         let preempted = text(&session);
-        let expected = "driver: its ledger was corrected by 50 %, 100 ms between stamps";
-        for part in [expected, "(preemption)", "driver *", "preempted 7 times"] {
+        let expected = "driver: its ledger was corrected by 50 % ";
+        let causes = ": preemption 45 %, sleeps and wake-ups 5 %; in all 100 ms; ";
+        for part in [expected, causes, "driver *", "preempted 7 times"] {
             assert!(preempted.contains(part), "{part}: {preempted}");
         }
         assert!(
@@ -482,7 +483,11 @@ mod tests {
             "{preempted}"
         );
         set(&mut session, 10_000_000, 7);
-        assert!(text(&session).contains("(steal)"));
+        let of_cpu = session.losses.iter_mut().find(|l| l.domain.is_none());
+        of_cpu.unwrap().steal = 80_000_000 / session.head.period;
+        let stolen = text(&session);
+        let causes = ": steal 40 %, preemption 5 %, sleeps and wake-ups 5 %;";
+        assert!(stolen.contains(causes), "{stolen}");
     }
 
     #[test]

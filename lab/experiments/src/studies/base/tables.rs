@@ -2,6 +2,7 @@
 
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points, vm_tables};
+use crate::lane::ledgers;
 use crate::papers::Paper;
 use crate::plan::{
     Column, ColumnConfig, FileColumn, IdleState, PayloadDirection, Plan, WireOffload, WireSpeed,
@@ -310,16 +311,21 @@ fn file_table(plan: &Plan, index: &Index<'_>) -> String {
     }
 }
 
-/// Returns the row of a configuration with raw frames.
+/// Returns the row of a configuration with raw frames. `*` marks a corrected ledger.
 fn frame_row(index: &Index<'_>, name: &str, touch: bool) -> Vec<String> {
     let medians = [
         "cycles_per_packet.guest",
         "cycles_per_packet.monitor",
         "closure.driver",
+        "corrected_share.driver",
         "in_flight",
     ];
     let touch = if touch { "yes" } else { "no" };
-    [name.to_owned()]
+    let title = match ledgers::correction(index, name, "driver") {
+        Some(_) => format!("{name} *"),
+        None => name.to_owned(),
+    };
+    [title]
         .into_iter()
         .chain(["packets", "cycles_per_packet.driver"].map(|m| cell(index.get(name, m))))
         .chain(medians.map(|metric| short(index.get(name, metric))))
@@ -329,6 +335,13 @@ fn frame_row(index: &Index<'_>, name: &str, touch: bool) -> Vec<String> {
 
 fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
     let mut rows = Vec::new();
+    let mut corrections = String::new();
+    let mut add = |name: &str, touch| {
+        rows.push(frame_row(index, name, touch));
+        if let Some(text) = ledgers::correction(index, name, "driver") {
+            corrections.push_str(&format!("* {name}, driver: {text}\n"));
+        }
+    };
     for frames in &plan.frames {
         for (size, load) in frames
             .size
@@ -336,7 +349,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
             .flat_map(|&size| frames.load.iter().map(move |&load| (size, load)))
         {
             let name = frames.config(size, load).name();
-            rows.push(frame_row(index, &name, frames.touch));
+            add(&name, frames.touch);
         }
     }
     for (peer, &size) in plan
@@ -345,7 +358,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
         .flat_map(|peer| peer.size.iter().map(move |size| (peer, size)))
     {
         let name = peer.config(size).name();
-        rows.push(frame_row(index, &name, peer.touch));
+        add(&name, peer.touch);
     }
     if rows.is_empty() {
         return String::new();
@@ -357,10 +370,11 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
         "guests",
         "monitor",
         "closure",
-        "under way",
+        "corrected",
+        "in flight",
         "touched",
     ];
-    format!("{}\n\n", table(&header, &rows))
+    format!("{}\n{corrections}\n", table(&header, &rows))
 }
 
 /// Returns the verdict of a comparison as text.

@@ -8,6 +8,7 @@
 //! driver domain with the classic mechanisms, the guest with the new one. The monitor's part is
 //! also printed separately, outside the total.
 
+use crate::lane::ledgers::own_threads;
 use crate::lane::running::Running;
 use crate::plan::PayloadDirection;
 use figures::metric::SEGMENT_BYTES;
@@ -154,26 +155,15 @@ fn event_rates(figures: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// Returns the CPU time of a domain's threads without its agent: the ledger's sum, divided by the
-/// share of the CPU time that the ledger covers (`closure`).
-fn own_threads(domain: &str, figures: &BTreeMap<String, f64>) -> Option<f64> {
-    let hops = format!("cycles_per_packet.{domain}.hop.");
-    let ledger: f64 = figures
-        .iter()
-        .filter(|(name, _)| name.starts_with(&hops))
-        .map(|(_, cycles)| cycles)
-        .sum();
-    let closure = *figures.get(&format!("closure.{domain}"))?;
-    (closure > 0.0).then(|| ledger / closure)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn figures(all: &[(&str, f64)]) -> BTreeMap<String, f64> {
         let per_packet = |(name, value): &(&str, f64)| match *name {
-            "throughput" | "closure.driver" => ((*name).to_owned(), *value),
+            "throughput" | "closure.driver" | "corrected_share.driver" => {
+                ((*name).to_owned(), *value)
+            }
             name => (format!("cycles_per_packet.{name}"), *value),
         };
         all.iter().map(per_packet).collect()
@@ -195,7 +185,8 @@ mod tests {
             ("driver.hop.ring", 20.0),
             ("driver.hop.idle", 20.0),
             ("driver.hop.grant", 9.0),
-            ("closure.driver", 1.0),
+            ("closure.driver", 1.25),
+            ("corrected_share.driver", 0.2),
             ("guest.hop.lro", 7.0),
         ]);
         let shared = |asked_by_guests| {
