@@ -90,6 +90,14 @@ fn a_recorded_machine_is_shown_in_every_form() {
             assert!(figure(&figures, &format!("samples.{domain}.{part}"))["value"].is_number());
         }
     }
+    let part = ["prof", "report", "a.prof", "--time", "0.5,", "--json"];
+    let figures = lines(&place.run(&part));
+    let cycles = figure(&figures, "cycles.driver");
+    assert_eq!(cycles["config"], "session@time=0.5-", "{cycles}");
+    for (option, value) in [("--time", "2,1"), ("--thread", "nobody's")] {
+        let run = place.run(&["prof", "flame", "a.prof", option, value]);
+        assert!(run.code == 2 && run.err.contains(value), "{run:?}");
+    }
     let csv = place.run(&["prof", "report", "a.prof", "--csv"]);
     assert!(csv.out.starts_with("plan,config,metric,value,"), "{csv:?}");
 

@@ -22,7 +22,8 @@ pub enum Prof {
         grantway prof report busy.prof --json | jq .metric\n  \
         grantway prof report --flat --rules my.rules\n  \
         grantway prof report --domain driver --children --callers\n  \
-        grantway prof report --domain driver --lines")]
+        grantway prof report --domain driver --lines\n  \
+        grantway prof report --time 2,2.5 --thread ksoftirqd/1")]
     Report {
         /// The session, and display options
         #[command(flatten)]
@@ -59,6 +60,9 @@ pub enum Prof {
         /// How classes are found
         #[command(flatten)]
         classing: Classes,
+        /// The part of both sessions
+        #[command(flatten)]
+        part: Part,
     },
     /// Show the source lines and the instructions of a function, with their shares of each domain's
     /// time
@@ -76,6 +80,9 @@ pub enum Prof {
         /// Only this domain
         #[arg(long)]
         domain: Option<String>,
+        /// The part of the session
+        #[command(flatten)]
+        part: Part,
     },
     /// Draw flame graphs: one of all domains, and one of each domain
     #[command(after_help = "Examples:\n  grantway prof flame\n  \
@@ -94,6 +101,9 @@ pub enum Prof {
         /// Rule file that replaces the thesis's nine classes, which are the colours
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         rules: Option<PathBuf>,
+        /// The part of the session
+        #[command(flatten)]
+        part: Part,
     },
     /// Convert a session for another tool
     ///
@@ -208,6 +218,20 @@ pub struct ViewArgs {
     /// How classes are found
     #[command(flatten)]
     pub classing: Classes,
+    /// The part of the session
+    #[command(flatten)]
+    pub part: Part,
+}
+
+/// A part of a session.
+#[derive(Debug, Args)]
+pub struct Part {
+    /// Only samples of threads with this name or id; can be repeated
+    #[arg(long, value_name = "NAME|TID")]
+    pub thread: Vec<String>,
+    /// Only samples from START to STOP, seconds since the session's start; either can be omitted
+    #[arg(long, value_name = "START,STOP")]
+    pub time: Option<String>,
 }
 
 /// The functions that a report shows.

@@ -2,7 +2,8 @@
 
 use figures::Failure;
 use lab_args::prof::{
-    Classes, Functions, Participate, Prof, RecordArgs, RowProfileArgs, Sampling, ViewArgs, With,
+    Classes, Functions, Part, Participate, Prof, RecordArgs, RowProfileArgs, Sampling, ViewArgs,
+    With,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::model::{Mode, Session, file};
 use xenoprof::record::Participants;
+use xenoprof::select::Selection;
 use xenoprof::session::participant;
 use xenoprof::session::state::Expected;
 use xenoprof::show;
@@ -96,24 +98,28 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             functions,
             flame,
             classing,
+            part,
         } => {
             let domain = domain.as_deref();
-            diff([a, b], domain, *functions, flame.as_deref(), classing, json)?;
+            let both = [&read(a, part)?, &read(b, part)?];
+            diff(both, domain, *functions, flame.as_deref(), classing, json)?;
         }
         Prof::Annotate {
             function,
             file,
             domain,
+            part,
         } => {
-            annotate(&read(file)?, function, domain.as_deref(), json)?;
+            annotate(&read(file, part)?, function, domain.as_deref(), json)?;
         }
         Prof::Flame {
             file,
             domain,
             out,
             rules,
+            part,
         } => {
-            let session = read(file)?;
+            let session = read(file, part)?;
             let folder = out.as_deref().or(file.parent()).unwrap_or(Path::new("."));
             let stem = file.file_stem().unwrap_or_default().to_string_lossy();
             let rules = self::rules(rules.as_ref())?;
@@ -200,13 +206,15 @@ pub(crate) fn profile_domain(look: &RowProfileArgs) -> anyhow::Result<()> {
 }
 
 fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<()> {
-    let session = read(&view.file)?;
+    let session = read(&view.file, &view.part)?;
     let (rules, classing) = (
         rules(view.classing.rules.as_ref())?,
         classing(&view.classing),
     );
     let mut text = Vec::new();
+    let selection = selection(&view.part)?;
     let listing = Listing {
+        selection: Some(&selection),
         domain: functions.domain.as_deref(),
         most: functions.functions,
         children: functions.children,
@@ -232,7 +240,7 @@ fn extension(format: &str) -> &str {
 
 /// Writes a session in a format of another tool to `path`.
 fn export(view: &ViewArgs, format: &str, path: &Path) -> anyhow::Result<()> {
-    let session = read(&view.file)?;
+    let session = read(&view.file, &view.part)?;
     let rules = rules(view.classing.rules.as_ref())?;
     figures::file::replace(path, |mut out| match format {
         "folded" => show::script::folded(&session, &mut out),
@@ -257,14 +265,13 @@ fn annotate(
 }
 
 fn diff(
-    [a, b]: [&PathBuf; 2],
+    [a, b]: [&Session; 2],
     domain: Option<&str>,
     functions: usize,
     flame: Option<&Path>,
     classes: &Classes,
     json: bool,
 ) -> anyhow::Result<()> {
-    let [a, b] = [&read(a)?, &read(b)?];
     if let Some(path) = flame {
         figures::file::replace(path, |out| show::flame::differences([a, b], domain, out))?;
     }
@@ -297,12 +304,29 @@ fn print_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> anyhow::Result<Session> {
-    file::read(path).map_err(|error| match error {
+/// Reads the part of a session.
+fn read(path: &Path, part: &Part) -> anyhow::Result<Session> {
+    let selection = selection(part)?;
+    let session = file::read(path).map_err(|error| match error {
         // The file does not exist or is not a session.
         file::FileError::Io { .. } | file::FileError::Damaged { .. } => {
-            Failure::Usage(error.to_string()).into()
+            anyhow::Error::from(Failure::Usage(error.to_string()))
         }
         file::FileError::Exists(_) => error.into(),
+    })?;
+    selection.apply(session)
+}
+
+fn selection(part: &Part) -> anyhow::Result<Selection> {
+    let wrong = |text: &str, why: String| {
+        Failure::Usage(format!(
+            "invalid value '{text}' for '--time <START,STOP>': {why}"
+        ))
+    };
+    let time = part.time.as_deref();
+    let time = time.map(|text| text.parse().map_err(|why| wrong(text, why)));
+    Ok(Selection {
+        threads: part.thread.clone(),
+        time: time.transpose()?,
     })
 }

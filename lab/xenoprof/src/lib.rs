@@ -16,6 +16,7 @@
 //! | [`model`] | a session, and its file |
 //! | [`attribute`] | samples by class, function and beneficiary, according to a rule file |
 //! | [`annotate`] | source lines and instructions of a function |
+//! | [`select`] | a part of a session: threads, time |
 //! | [`show`] | reports, comparisons, flame graphs, exports |
 //! | [`record`] | the command `prof record` |
 //! | [`session`] | several domains, each with a separate profiler |
@@ -31,6 +32,7 @@ pub mod model;
 pub mod record;
 pub mod resolve;
 pub mod sampler;
+pub mod select;
 pub mod session;
 pub mod show;
 

@@ -593,7 +593,7 @@ mod tests {
         assert!((of("A", "total") - 3.45e5).abs() < 1.0);
         b.domains[0].traffic = None;
         let diff = Diff::new(&session(), &b, &Rules::thesis(), Classing::Nearest, None);
-        let refused = "cycles/packet: refused: in B no driver domain was read";
+        let refused = "cycles/packet: refused: in B the driver domain's packets are unknown";
         assert!(diff.text(3).contains(refused));
     }
 }

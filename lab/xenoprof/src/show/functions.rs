@@ -4,6 +4,7 @@ use super::cells::{percent, shortened};
 use super::sums::DomainSums;
 use crate::attribute::functions_of;
 use crate::model::{ProfiledDomain, Session};
+use crate::select::Selection;
 use figures::table::table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ const CALLERS_MAX: usize = 5;
 /// The part of a session that a report shows, and its tables of functions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Listing<'a> {
+    /// The part of the session that is shown, if it is not all of it.
+    pub selection: Option<&'a Selection>,
     /// The only domain to show, or `None` for all domains.
     pub domain: Option<&'a str>,
     /// Number of functions of each domain.

@@ -8,8 +8,9 @@ use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
+use crate::select::Selection;
 use figures::correction::Correction;
-use figures::report::Figure;
+use figures::report::{Figure, config};
 use figures::stats::{CONFIDENCE, ComparisonVerdict, Estimate};
 use figures::{clean, csv};
 use std::io::Write;
@@ -79,14 +80,15 @@ pub fn figures(
     classing: Classing,
     listing: &Listing<'_>,
 ) -> Vec<Figure> {
-    let config = match classing {
-        Classing::Nearest => "session",
-        Classing::Flat => "session@classing=flat",
-    };
+    let mut keys = listing.selection.map(Selection::keys).unwrap_or_default();
+    if classing == Classing::Flat {
+        keys.insert("classing".to_owned(), "flat".to_owned());
+    }
     let mut to = Figures {
-        config,
+        config: config("session", &keys),
         tier: session.head.tier,
         tsc_hz: session.head.tsc_hz,
+        has_losses: !session.losses.is_empty(),
         list: Vec::new(),
     };
     let mut all = DomainSums::of(session, found);
@@ -128,20 +130,21 @@ pub fn figures(
 
 /// The figures of one configuration, in the order in which they were added.
 struct Figures {
-    config: &'static str,
+    config: String,
     tier: Tier,
     tsc_hz: u64,
+    has_losses: bool,
     list: Vec<Figure>,
 }
 
 impl Figures {
     fn exact(&mut self, metric: &str, value: f64) {
-        let figure = Figure::single(PLAN, self.config, metric, value);
+        let figure = Figure::single(PLAN, &self.config, metric, value);
         self.list.push(figure);
     }
 
     fn refused(&mut self, metric: &str, why: &str) {
-        let figure = Figure::not_measurable(PLAN, self.config, metric, why);
+        let figure = Figure::not_measurable(PLAN, &self.config, metric, why);
         self.list.push(figure);
     }
 
@@ -154,7 +157,7 @@ impl Figures {
             hi: hi * whole,
             n: sums.part.samples as usize,
         };
-        let mut figure = Figure::new(PLAN, self.config, metric, estimate);
+        let mut figure = Figure::new(PLAN, &self.config, metric, estimate);
         // Wilson's interval is valid for any number of samples.
         figure.covers = Some(CONFIDENCE);
         figure.note = sums.unreliable_because();
@@ -179,18 +182,22 @@ impl Figures {
 
     fn samples(&mut self, sums: &DomainSums<'_>) {
         let name = sums.domain.name.as_str();
-        self.exact(&format!("samples.{name}.expected"), sums.expected as f64);
         self.exact(
             &format!("samples.{name}.delivered"),
             sums.part.samples as f64,
         );
-        self.exact(&format!("samples.{name}.lost"), sums.lost as f64);
+        // Part of a session has no loss ledger.
+        for (count, value) in [("expected", sums.expected), ("lost", sums.lost)] {
+            if self.has_losses {
+                self.exact(&format!("samples.{name}.{count}"), value as f64);
+            }
+        }
         if let Some(share) = sums.whole_stacks() {
             self.exact(&format!("whole_stacks.{name}"), share);
         }
         if let Some(ratio) = sums.raw_exact {
             let metric = format!("raw_exact.{name}");
-            let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
+            let mut figure = Figure::single(PLAN, &self.config, &metric, ratio);
             figure.note = sums.unreliable_because();
             figure.verdict = Some(match figure.note {
                 None => ComparisonVerdict::Equal,
@@ -203,7 +210,7 @@ impl Figures {
     fn closure(&mut self, sums: &DomainSums<'_>) {
         let Some(closure) = sums.closure else { return };
         let metric = format!("closure.{}", sums.domain.name);
-        let mut figure = Figure::single(PLAN, self.config, &metric, closure);
+        let mut figure = Figure::single(PLAN, &self.config, &metric, closure);
         figure.verdict = Some(if outside(closure, GOOD) {
             ComparisonVerdict::Unresolved
         } else {
@@ -256,7 +263,7 @@ impl Figures {
         }
         if refusal.is_none() && !self.tier.is_fine() {
             let metric = format!("share.{name}.resolution");
-            let mut figure = Figure::single(PLAN, self.config, &metric, COARSE_SHARE);
+            let mut figure = Figure::single(PLAN, &self.config, &metric, COARSE_SHARE);
             figure.note = Some(COARSE_NOTE.to_owned());
             self.list.push(figure);
         }

@@ -171,7 +171,11 @@ impl Denominator {
             frames: total(carried().map(|traffic| traffic.frames)),
             bytes: total(carried().map(|traffic| traffic.bytes)),
         });
-        let none = || Err("no driver domain was read".to_owned());
+        let mut kinds = session.domains.iter().map(|domain| domain.kind);
+        let none = || match kinds.any(|kind| kind == DomainKind::Driver) {
+            true => Err("the driver domain's packets are unknown".to_owned()),
+            false => Err("no driver domain was read".to_owned()),
+        };
         Self {
             packets: traffic.map_or_else(none, BridgeTraffic::packets),
             traffic,

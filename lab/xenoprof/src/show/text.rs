@@ -7,6 +7,8 @@ use super::sums::{COARSE_NOTE, Denominator, DomainSums, GOOD, charged_to, outsid
 use crate::attribute::{Attribution, Classing};
 use crate::loss::Loss;
 use crate::model::{Mode, Session};
+use crate::select::Selection;
+use figures::clean;
 use figures::report::number;
 use figures::table::table;
 use std::fmt::Write as _;
@@ -21,7 +23,7 @@ pub(super) fn report(
         return of_domain(session, found, domain, classing, listing);
     }
     let all = DomainSums::of(session, found);
-    let mut out = head(session);
+    let mut out = head(session, listing);
     out.push_str(&domains(session, &all));
     out.push_str(&classes(found, &all, classing));
     out.push_str(&hops(session, &all));
@@ -43,7 +45,7 @@ fn of_domain(
 ) -> String {
     let mut all = DomainSums::of(session, found);
     all.retain(|sums| sums.domain.name == domain);
-    let mut out = head(session);
+    let mut out = head(session, listing);
     out.push_str(&domains(session, &all));
     if all.iter().any(DomainSums::counts) {
         out.push_str(&classes(found, &all, classing));
@@ -57,7 +59,7 @@ fn of_domain(
     out
 }
 
-fn head(session: &Session) -> String {
+fn head(session: &Session, listing: &Listing<'_>) -> String {
     let head = &session.head;
     let mut out = String::new();
     let rate = if head.event == "cpu-clock" {
@@ -76,6 +78,10 @@ fn head(session: &Session) -> String {
     let _infallible = writeln!(out, "{}", head.tier.text());
     if !head.command.is_empty() {
         let _infallible = writeln!(out, "{}", head.command.join(" "));
+    }
+    let part = listing.selection.map(Selection::keys).unwrap_or_default();
+    for (key, value) in part {
+        let _infallible = writeln!(out, "only {key} {}", clean::line(&value));
     }
     let of = |key: &str| head.provenance[key].as_str().unwrap_or("unknown");
     let _infallible = writeln!(
@@ -100,7 +106,13 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
     if is_corrected {
         header.push("corrected %");
     }
-    header.extend(["raw/exact", "expected", "samples", "lost", "to main %"]);
+    // Part of a session has no loss ledger.
+    let has_losses = !session.losses.is_empty();
+    header.push("raw/exact");
+    header.extend(has_losses.then_some("expected"));
+    header.push("samples");
+    header.extend(has_losses.then_some("lost"));
+    header.push("to main %");
     let ran_ns = session.head.ran_ns.max(1) as f64;
     let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.2}"));
     let mut rows = Vec::new();
@@ -122,13 +134,11 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
         if is_corrected {
             row.push(share(sums.large_correction()));
         }
-        row.extend([
-            optional(sums.raw_exact),
-            number(sums.expected as f64),
-            number(sums.part.samples as f64),
-            sums.lost.to_string(),
-            share(sums.whole_stacks()),
-        ]);
+        row.push(optional(sums.raw_exact));
+        row.extend(has_losses.then(|| number(sums.expected as f64)));
+        row.push(number(sums.part.samples as f64));
+        row.extend(has_losses.then(|| sums.lost.to_string()));
+        row.push(share(sums.whole_stacks()));
         rows.push(row);
     }
     if let Some(units) = units {
@@ -313,6 +323,9 @@ fn losses(session: &Session) -> String {
             row
         })
         .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
     let header = [
         "CPU",
         "expected",
@@ -488,6 +501,35 @@ mod tests {
         let stolen = text(&session);
         let causes = ": steal 40 %, preemption 5 %, sleeps and wake-ups 5 %;";
         assert!(stolen.contains(causes), "{stolen}");
+    }
+
+    #[test]
+    fn part_of_a_session_has_no_packets_or_losses() {
+        let selection = Selection {
+            threads: vec!["driver".to_owned()],
+            time: "0.05,0.1".parse().ok(),
+        };
+        let mut session = session();
+        session.samples = session.samples.repeat(4);
+        session.domains[0].cpu_ns = Some(400_000_000);
+        let part = selection.apply(session).unwrap();
+        let found = Attribution::new(&part, &Rules::thesis(), Classing::Nearest);
+        let listing = Listing {
+            selection: Some(&selection),
+            ..Listing::first(5)
+        };
+        let text = report(&part, &found, Classing::Nearest, &listing);
+        for shown in [
+            "only thread driver\n",
+            "only time 0.05-0.1\n",
+            "\nonly thread driver, ",
+        ] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        for unknown in ["expected", "cycles/packet", "Hop ledger", "Samples by CPU"] {
+            assert!(!text.contains(unknown), "{unknown}: {text}");
+        }
+        assert!(text.contains("shmem::engine::copy"), "{text}");
     }
 
     #[test]
