@@ -96,8 +96,7 @@ impl Correction {
             .collect();
         (self.total() > REPORTED).then(|| {
             format!(
-                "its ledger was corrected by {:.0} % (cycles that its CPU clock did not confirm): \
-                 {}",
+                "its ledger was corrected by {:.0} % to its CPU clock: {}",
                 self.total() * 100.0,
                 causes.join(", ")
             )
@@ -152,8 +151,8 @@ mod tests {
     fn large_corrections_have_a_text() {
         assert_eq!(
             Correction::of(TIME).text().unwrap(),
-            "its ledger was corrected by 50 % (cycles that its CPU clock did not confirm): \
-             preemption 30 %, steal 15 %, sleeps and wake-ups 5 %"
+            "its ledger was corrected by 50 % to its CPU clock: preemption 30 %, steal 15 %, \
+             sleeps and wake-ups 5 %"
         );
         let small = StampedTime {
             removed: 10.0,
@@ -165,6 +164,6 @@ mod tests {
             ..TIME
         };
         let text = Correction::of(large).text().unwrap();
-        assert!(text.ends_with("confirm): preemption 6 %"), "{text}");
+        assert!(text.ends_with("clock: preemption 6 %"), "{text}");
     }
 }

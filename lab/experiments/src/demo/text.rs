@@ -147,7 +147,7 @@ fn by_hop(index: &Index<'_>) -> String {
             continue;
         };
         let _infallible = writeln!(corrections, "* {title}: {correction}");
-        header.push(format!("{title} *"));
+        header.push(format!("{domain}*, {direction}"));
     }
     if !corrections.is_empty() {
         rows.push(row("corrected share", &|domain| {
@@ -156,8 +156,9 @@ fn by_hop(index: &Index<'_>) -> String {
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     format!(
-        "Cycles by hop of each domain, per packet (closure: time between the ledger's stamps ÷\n\
-         CPU time, ideally 1)\n{}\n{corrections}\n",
+        "Cycles by hop of each domain, per packet, without cycles that the CPU clock did not \
+         confirm\n(closure: time between the ledger's stamps ÷ CPU time, ideally 1)\n{}\n\
+         {corrections}\n",
         table(&header, &rows)
     )
 }

@@ -247,8 +247,7 @@ mod tests {
             text.starts_with("payload touched; its ledger was"),
             "{text}"
         );
-        let causes = "corrected by 24 % (cycles that its CPU clock did not confirm): preemption \
-                      20 %, sleeps and wake-ups 4 %";
+        let causes = "corrected by 24 % to its CPU clock: preemption 20 %, sleeps and wake-ups 4 %";
         assert!(text.ends_with(causes), "{text}");
         assert_eq!(note("closure.driver"), "payload touched");
     }
