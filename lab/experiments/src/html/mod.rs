@@ -98,6 +98,10 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
         if let Some(stated) = &item.stated {
             out.push_str(&stated_table(stated));
         }
+        let classes = paper.classes.as_ref().filter(|_| item.has_classes());
+        for remark in item.differs.iter().chain(classes) {
+            let _infallible = writeln!(out, "<p class=\"soft\">{}.</p>", prose(remark));
+        }
         if let Some(why) = &item.why {
             let _infallible = writeln!(
                 out,

@@ -29,6 +29,8 @@ pub struct Paper {
     pub setup: String,
     /// Differences between the paper's set-up and this machine and its loads.
     pub differs: String,
+    /// What our classes of functions measure. The page prints it below each item with classes.
+    pub classes: Option<String>,
     /// Measured configurations.
     #[serde(default)]
     pub config: Vec<PaperConfig>,
@@ -150,6 +152,8 @@ pub struct Item {
     pub by_window: bool,
     /// A distribution that it contains.
     pub distribution: Option<Distribution>,
+    /// How our mechanism differs from the paper's.
+    pub differs: Option<String>,
     /// Reason why the item, or the rest of it, cannot be measured here.
     pub why: Option<String>,
     /// The part of the item that is missing on a machine without performance counters.
@@ -234,6 +238,12 @@ fn common<'a>(own: &'a Value, other: &'a Value) -> Option<BTreeMap<&'a str, f64>
 }
 
 impl Item {
+    /// Returns whether the item has cycles by class of functions.
+    #[must_use]
+    pub fn has_classes(&self) -> bool {
+        self.metrics.iter().any(|name| name.contains(".class."))
+    }
+
     /// Returns whether the item contains a configuration with these keys.
     #[must_use]
     pub fn has(&self, keys: &BTreeMap<&str, &str>) -> bool {

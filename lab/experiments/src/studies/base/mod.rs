@@ -356,9 +356,10 @@ mod tests {
                 assert_eq!(column.paper.as_ref(), Some(&usual));
                 let usual = plan.column.iter().find(|c| c.name == usual).unwrap();
                 assert_eq!(
-                    (column.path, &column.place, &column.lro, column.rules),
-                    (usual.path, &usual.place, &usual.lro, usual.rules)
+                    (column.path, &column.lro, column.rules),
+                    (usual.path, &usual.lro, usual.rules)
                 );
+                assert!(column.place.iter().all(|place| usual.place.contains(place)));
                 assert_eq!(
                     (machine.grants, machine.buffers, machine.offloads),
                     (
@@ -370,7 +371,7 @@ mod tests {
             }
             for ratio in &plan.ratio {
                 let is_soft = |name: &String| name.contains("-soft-");
-                assert!(is_soft(&ratio.own) && is_soft(&ratio.to), "{ratio:?}");
+                assert_eq!(is_soft(&ratio.own), is_soft(&ratio.to), "{ratio:?}");
             }
         }
     }
