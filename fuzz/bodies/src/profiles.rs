@@ -8,6 +8,7 @@ use xenoprof::model::{
     BridgeTraffic, CallStack, Code, DomainKind, HopLedger, Location, Mode, Module, ProfiledDomain,
     Sample, Session, Space, StackFrame, Thread, file,
 };
+use xenoprof::select::Selection;
 use xenoprof::show::diff::Diff;
 use xenoprof::show::report::{Form, Listing};
 use xenoprof::show::{export, flame, pprof, report, script};
@@ -108,6 +109,28 @@ pub fn profiles(bytes: &[u8]) {
     script::perf(&session, &mut text).expect("can be exported");
     has_no_control_codes(&String::from_utf8(text).expect("text").replace('\t', ""));
     pprof::write(&session, &mut Vec::new()).expect("can be exported");
+    shows_a_part(&mut input, session, &rules);
+}
+
+/// Checks a report of some of a session's time.
+fn shows_a_part(input: &mut Input<'_>, session: Session, rules: &Rules) {
+    let from = f64::from(input.u8()) / 1e3;
+    let selection = Selection {
+        threads: Vec::new(),
+        time: format!("{from},{}", from + 0.1).parse().ok(),
+    };
+    // This time may have no samples.
+    let Ok(part) = selection.apply(session) else {
+        return;
+    };
+    let listing = Listing {
+        selection: Some(&selection),
+        ..Listing::first(3)
+    };
+    let mut shown = Vec::new();
+    let (form, classing) = (Form::Text, Classing::Nearest);
+    report(&part, rules, classing, form, &listing, &mut shown).expect("can be shown");
+    has_no_control_codes(&String::from_utf8(shown).expect("text"));
 }
 
 fn is_active(c: char) -> bool {

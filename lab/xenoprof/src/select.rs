@@ -1,7 +1,7 @@
 //! A part of a session: the samples of some threads, or of some of the time.
 
 use crate::model::{Sample, Session};
-use figures::Failure;
+use figures::{Failure, clean};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of threads that an error names.
@@ -121,8 +121,8 @@ impl Selection {
         head.ran_ns = to_ns.saturating_sub(from_ns);
         head.notes.push(format!(
             "only {what}: CPU time is the part of each domain's exact time that corresponds to its \
-             share of samples; packets, the hop ledger and lost samples are known only of the whole \
-             session"
+             share of samples; packets, the hop ledger and lost samples are known only of the \
+             whole session"
         ));
         Ok(session)
     }
@@ -166,7 +166,7 @@ impl Selection {
             format!("{from:.3} s to {to:.3} s")
         });
         let parts: Vec<String> = threads.into_iter().chain(time).collect();
-        parts.join(", ")
+        clean::line(&parts.join(", ")).into_owned()
     }
 }
 
@@ -182,13 +182,14 @@ fn by_domain(session: &Session) -> BTreeMap<usize, u64> {
 /// Returns the error for an unknown thread, which lists the known ones.
 fn unknown(session: &Session, wanted: &str) -> String {
     let names: BTreeSet<&str> = session.threads.iter().map(|t| t.name.as_str()).collect();
-    let mut known: Vec<&str> = names.iter().copied().take(NAMED_MAX).collect();
-    if known.len() < names.len() {
+    let named = names.iter().copied().filter(|name| !name.is_empty());
+    let mut known: Vec<&str> = named.take(NAMED_MAX).collect();
+    if known.len() == NAMED_MAX {
         known.push("…");
     }
     format!(
         "no thread has the name or the id `{}`; sampled threads: {}",
-        figures::clean::line(wanted),
+        clean::line(wanted),
         known.join(", ")
     )
 }
