@@ -94,7 +94,7 @@ fn a_recorded_machine_is_shown_in_every_form() {
     let figures = lines(&place.run(&part));
     let cycles = figure(&figures, "cycles.driver");
     assert_eq!(cycles["config"], "session@time=0.5-", "{cycles}");
-    for (option, value) in [("--time", "2,1"), ("--thread", "nobody's")] {
+    for (option, value) in [("--time", "2,1"), ("--thread", "no-such-thread")] {
         let run = place.run(&["prof", "flame", "a.prof", option, value]);
         assert!(run.code == 2 && run.err.contains(value), "{run:?}");
     }

@@ -29,7 +29,7 @@ pub struct Paper {
     pub setup: String,
     /// Differences between the paper's set-up and this machine and its loads.
     pub differs: String,
-    /// What our classes of functions measure. The page prints it below each item with classes.
+    /// Meaning of our classes of functions. The page prints it below each item with classes.
     pub classes: Option<String>,
     /// Measured configurations.
     #[serde(default)]

@@ -160,7 +160,9 @@ impl ObservedDomain {
     fn take(&mut self, domain: &DomainStatus, now_ns: u64) {
         let pid = domain.pid.unsigned_abs();
         let last = self.runs.last();
-        if domain.alive && last.is_none_or(|run| run.pid != pid) {
+        // Id 0 is that of the idle task, not of a domain.
+        let has_process = domain.alive && pid != 0;
+        if has_process && last.is_none_or(|run| run.pid != pid) {
             let replaces = last.map(|last| Restarted::new(last.pid, now_ns));
             self.runs.push(DomainRun {
                 pid,
@@ -269,6 +271,7 @@ mod tests {
             });
             domain.take(&serde_json::from_value(status).unwrap(), 7);
         };
+        take(true, 0, None);
         take(true, 10, None);
         for (pid, outage_ns) in [(11, 5), (12, 9)] {
             take(false, pid - 1, None);
