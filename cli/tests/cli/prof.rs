@@ -92,8 +92,8 @@ fn a_recorded_machine_is_shown_in_every_form() {
     }
     let part = ["prof", "report", "a.prof", "--time", "0.5,", "--json"];
     let figures = lines(&place.run(&part));
-    let cycles = figure(&figures, "cycles.driver");
-    assert_eq!(cycles["config"], "session@time=0.5-", "{cycles}");
+    let of_part = |figure: &Value| figure["config"] == "session@time=0.5-";
+    assert!(figures.len() > 1 && figures[1..].iter().all(of_part));
     for (option, value) in [("--time", "2,1"), ("--thread", "no-such-thread")] {
         let run = place.run(&["prof", "flame", "a.prof", option, value]);
         assert!(run.code == 2 && run.err.contains(value), "{run:?}");
