@@ -30,7 +30,10 @@ pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
         };
         let removed = of("corrected").unwrap_or(0.0);
         let stamped = ledger + removed;
-        out.insert(format!("closure.{domain}"), stamped / cpu);
+        // `closure_raw` was the uncorrected ratio while `closure` was corrected; scripts read it.
+        for name in ["closure", "closure_raw"] {
+            out.insert(format!("{name}.{domain}"), stamped / cpu);
+        }
         let metric = format!("corrected_share.{domain}");
         out.insert(metric.clone(), removed / stamped.max(1.0));
         // Threads of one process have no separate waits.
@@ -112,6 +115,7 @@ mod tests {
         };
         let found = figures(&driver);
         assert_eq!(found["closure.driver"], 1.25);
+        assert_eq!(found["closure_raw.driver"], 1.25);
         assert_eq!(found["corrected_share.driver"], 0.2);
         let cause = |name: &str| found[&format!("corrected_share.driver.{name}")];
         assert_eq!(cause("preemption"), 0.16);
