@@ -100,7 +100,7 @@ pub(super) struct RequestLocation {
 }
 
 /// The indices of free buffers, the longest free first.
-pub(super) trait FreeList: FromIterator<u16> {
+pub(super) trait FreeList {
     /// Adds a buffer that was returned.
     fn push(&mut self, index: u16);
 
@@ -145,39 +145,38 @@ pub(super) enum TxOrder {
     Swapped,
 }
 
-/// Free transmit buffers. The pool takes buffers from the front of the queue.
+/// Free transmit buffers.
 #[derive(Debug)]
-pub(super) struct TxFree {
-    queue: VecDeque<u16>,
-    newest_first: bool,
-}
-
-impl FromIterator<u16> for TxFree {
-    fn from_iter<I: IntoIterator<Item = u16>>(indices: I) -> Self {
-        Self {
-            queue: indices.into_iter().collect(),
-            newest_first: false,
-        }
-    }
+pub(super) enum TxFree {
+    /// [`TxOrder::NewestFirst`]: the pool takes the last.
+    Stack(NewestFirst),
+    /// The other orders: the pool takes the first.
+    Queue(VecDeque<u16>),
 }
 
 impl FreeList for TxFree {
     #[inline]
     fn push(&mut self, index: u16) {
-        match self.newest_first {
-            true => self.queue.push_front(index),
-            false => self.queue.push_back(index),
+        match self {
+            Self::Stack(stack) => stack.push(index),
+            Self::Queue(queue) => queue.push_back(index),
         }
     }
 
     #[inline]
     fn pop(&mut self) -> Option<u16> {
-        self.queue.pop_front()
+        match self {
+            Self::Stack(stack) => stack.pop(),
+            Self::Queue(queue) => queue.pop_front(),
+        }
     }
 
     #[inline]
     fn count(&self) -> usize {
-        self.queue.len()
+        match self {
+            Self::Stack(stack) => stack.len(),
+            Self::Queue(queue) => queue.len(),
+        }
     }
 }
 
@@ -198,6 +197,12 @@ pub(super) type RxBuffers = FreeBuffers<NewestFirst>;
 type TxBuffers = FreeBuffers<TxFree>;
 
 impl RxBuffers {
+    /// Creates buffers of which the first `granted` are free and the others not granted.
+    pub(super) fn new(slots: Vec<PoolBuffer>, granted: usize) -> Self {
+        let free = indices(slots.len().min(granted)).rev().collect();
+        Self::with_free(slots, granted, free)
+    }
+
     /// Returns the free buffers, longest free first.
     pub(super) fn free(&self) -> &[u16] {
         &self.free
@@ -227,22 +232,26 @@ impl RxBuffers {
     }
 }
 
+/// Returns the indices of `count` buffers, at most as many as an index can name.
+fn indices(count: usize) -> std::ops::Range<u16> {
+    0..count.min(usize::from(u16::MAX)) as u16
+}
+
 impl TxBuffers {
     /// Creates buffers that are all free.
     fn all_free(slots: Vec<PoolBuffer>, order: TxOrder) -> Self {
-        let granted = slots.len();
-        let mut all = Self::new(slots, granted);
-        all.free.newest_first = order == TxOrder::NewestFirst;
-        all
+        let (granted, indices) = (slots.len(), indices(slots.len()).rev());
+        let free = match order {
+            TxOrder::NewestFirst => TxFree::Stack(indices.collect()),
+            TxOrder::OldestFirst | TxOrder::Swapped => TxFree::Queue(indices.collect()),
+        };
+        Self::with_free(slots, granted, free)
     }
 }
 
 impl<List: FreeList> FreeBuffers<List> {
-    /// Creates buffers of which the first `granted` are free and the others not granted.
-    pub(super) fn new(slots: Vec<PoolBuffer>, granted: usize) -> Self {
-        let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
-            .rev()
-            .collect();
+    /// Creates buffers of which the first `granted` are granted, and those in `free` free.
+    fn with_free(slots: Vec<PoolBuffer>, granted: usize, free: List) -> Self {
         let state = |index| match index < granted {
             true => BufferState::Free,
             false => BufferState::Away,
@@ -356,13 +365,14 @@ impl TxPool {
     /// free, or the receive buffer is not out.
     #[inline]
     pub(super) fn swap(&mut self, receive: &mut RxBuffers, buffer: usize) -> bool {
+        let TxFree::Queue(queue) = &mut self.small.free else {
+            return false;
+        };
         // Memory that the driver domain may write to stays where it is.
         let is_out = receive.states.get(buffer) == Some(&BufferState::InUse);
-        let (true, Some(received), Some(&free)) = (
-            is_out,
-            receive.slots.get_mut(buffer),
-            self.small.free.queue.back(),
-        ) else {
+        let (true, Some(received), Some(&free)) =
+            (is_out, receive.slots.get_mut(buffer), queue.back())
+        else {
             return false;
         };
         let free_index = usize::from(free);
@@ -374,8 +384,8 @@ impl TxPool {
         };
         std::mem::swap(received, half);
         *small = half.coloured();
-        self.small.free.queue.pop_back();
-        self.small.free.queue.push_front(free);
+        queue.pop_back();
+        queue.push_front(free);
         true
     }
 

@@ -79,20 +79,23 @@ impl Netfront {
     /// Posts free buffers up to the target while the ring has room. If the pools swap memory, each
     /// gets that of a transmit buffer.
     pub(super) fn post(&mut self) {
-        self.post_buffers(self.tx_pool.swaps());
+        match self.tx_pool.swaps() {
+            true => self.post_buffers::<true>(),
+            false => self.post_buffers::<false>(),
+        }
     }
 
     /// Like [`Netfront::post`], for buffers that no frame has filled yet.
     pub(super) fn post_first(&mut self) {
-        self.post_buffers(false);
+        self.post_buffers::<false>();
     }
 
-    fn post_buffers(&mut self, swaps: bool) {
+    fn post_buffers<const SWAPS: bool>(&mut self) {
         for _ in 0..self.buffers_to_post() {
             let Some((index, mut slot)) = self.rx_pool.take() else {
                 break;
             };
-            if swaps && self.tx_pool.swap(&mut self.rx_pool, index.into()) {
+            if SWAPS && self.tx_pool.swap(&mut self.rx_pool, index.into()) {
                 slot = self.rx_pool.get(index.into()).copied().unwrap_or(slot);
             }
             if let Some(offers) = &self.offers {

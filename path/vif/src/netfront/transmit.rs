@@ -306,7 +306,7 @@ impl Netfront {
     }
 
     /// Returns a buffer to its pool.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, id: BufferId) {
         match rx_index(id) {
             Some(index) => {
