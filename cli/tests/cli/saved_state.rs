@@ -237,7 +237,7 @@ impl SmallDisk {
         assert!(mount.arg(&self.0).status().unwrap().success());
     }
 
-    /// Fills the file system to the last byte. Returns the file that takes up the space.
+    /// Fills the file system to the last byte. Returns the file that occupies the space.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = fs::File::create(&path).unwrap();

@@ -90,8 +90,8 @@ impl SmallFrame {
     }
 
     /// Writes the frame to `dst`: the private copy of its first bytes, then the rest from memory.
-    /// With `prefetch`, fetches all lines of `dst` first, because the caches of another CPU probably
-    /// hold them. If none does, this costs a third of a copy from cache to cache.
+    /// With `prefetch`, fetches all lines of `dst` first, because the caches of another CPU
+    /// probably hold them. If none does, this costs a third of a copy from cache to cache.
     ///
     /// # Errors
     /// Returns an error if the memory is inaccessible, or `dst` is shorter than the frame.
