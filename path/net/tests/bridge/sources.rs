@@ -254,4 +254,50 @@ proptest! {
             prop_assert_eq!(go(&mut bridge, &build.bytes(), A, 0), expected, "{}", source);
         }
     }
+
+    /// BR-14, BR-21, BR-23: the claims of an earlier frame permit no frame with others.
+    #[test]
+    fn batches_are_judged_like_single_frames(
+        frames in prop::collection::vec(
+            (
+                any_address(),
+                prop::sample::select(vec![9u16, 68, 546]),
+                any::<bool>(),
+                prop::sample::select(vec![0usize, 0, 0, 1]),
+            ),
+            2..32,
+        ),
+    ) {
+        let frames: Vec<Vec<u8>> = frames
+            .into_iter()
+            .map(|(source, to, is_tcp, tags)| {
+                let mut build = udp(source, [9, to]).tags(tags);
+                if is_tcp {
+                    build.protocol = protocol::TCP;
+                    build.transport = common::tcp(1, 2, 0, b"");
+                    build.transport[2..4].copy_from_slice(&to.to_be_bytes());
+                }
+                build.bytes()
+            })
+            .collect();
+        let port = strict(&["10.0.0.1", "10.1.0.1", "fd00::1", "fd01::1", "fe80::1"], &[]);
+        let mut bridge = bridge_with(&port);
+        let expected: Vec<Verdict> =
+            frames.iter().map(|frame| go(&mut bridge, frame, A, 0)).collect();
+
+        let mut batch: Vec<_> = frames.iter().map(|frame| common::frame_of(frame, &[])).collect();
+        let mut verdicts = Vec::new();
+        bridge.forward_batch(&mut batch, A, 0, &mut verdicts);
+        prop_assert_eq!(&verdicts, &expected);
+
+        let all: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        let mut routes = Vec::new();
+        for batch in all.chunks(2).chain([all.as_slice()]) {
+            if bridge.routes(&mut small_frames(batch), A, 0, &mut routes) {
+                let first = all.iter().position(|frame| std::ptr::eq(*frame, batch[0]));
+                let expected = expected.iter().skip(first.unwrap()).take(batch.len());
+                prop_assert!(expected.into_iter().all(|verdict| *verdict == Verdict::Unicast(B)));
+            }
+        }
+    }
 }
