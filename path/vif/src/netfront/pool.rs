@@ -111,11 +111,10 @@ pub(super) trait FreeList {
     fn count(&self) -> usize;
 }
 
-/// The buffer that was returned last is taken first. Few receive buffers are free. With elastic
-/// pages the others stay unused until the pool gives up their pages.
-pub(super) type NewestFirst = Vec<u16>;
+/// A list whose last index the pool takes first.
+pub(super) type Stack = Vec<u16>;
 
-impl FreeList for NewestFirst {
+impl FreeList for Stack {
     #[inline]
     fn push(&mut self, index: u16) {
         self.push(index);
@@ -149,7 +148,7 @@ pub(super) enum TxOrder {
 #[derive(Debug)]
 pub(super) enum TxFree {
     /// [`TxOrder::NewestFirst`]: the pool takes the last.
-    Stack(NewestFirst),
+    Stack(Stack),
     /// The other orders: the pool takes the first.
     Queue(VecDeque<u16>),
 }
@@ -190,8 +189,9 @@ pub(super) struct FreeBuffers<List> {
     free: List,
 }
 
-/// Receive buffers.
-pub(super) type RxBuffers = FreeBuffers<NewestFirst>;
+/// Receive buffers. Few are free; the pool takes the one that was returned last. With elastic pages,
+/// the others stay unused until the pool gives up their pages.
+pub(super) type RxBuffers = FreeBuffers<Stack>;
 
 /// Transmit buffers.
 type TxBuffers = FreeBuffers<TxFree>;
@@ -420,7 +420,7 @@ impl TxPool {
         self.large.available()
     }
 
-    /// Returns the stack that holds buffer `index`, and its index there.
+    /// Returns the buffers that contain buffer `index`, and its index there.
     #[inline]
     fn of(&mut self, index: usize) -> (&mut TxBuffers, usize) {
         let small = self.small.len();

@@ -26,6 +26,8 @@ pub struct FakeGrants {
     pub reads: u64,
     /// Copies executed.
     pub writes: u64,
+    /// Copies of small frames that prefetched their destination.
+    pub prefetches: u64,
     /// Number of copies that still succeed; all further ones fail.
     pub writes_left: u64,
 }
@@ -44,6 +46,7 @@ impl FakeGrants {
             held: 0,
             reads: 0,
             writes: 0,
+            prefetches: 0,
             writes_left: u64::MAX,
         }
     }
@@ -132,6 +135,7 @@ impl GrantMechanism for FakeGrants {
                 copied.map(|()| to).map_err(|_| GrantStatus::BadPage)
             });
             self.writes += 1;
+            self.prefetches += u64::from(prefetch);
             self.writes_left -= 1;
         }
     }

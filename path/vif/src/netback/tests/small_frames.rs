@@ -1,6 +1,6 @@
 //! The fast path, compared and mixed with the slow path.
 
-use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
+use crate::netif::{Features, RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 use crate::testing::{Rig, TestMemory, over_each_format, packet, sizes};
 use crate::{Fatal, VifDrop};
 use abi::PAGE;
@@ -44,6 +44,21 @@ fn received(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
         (response, bytes)
     };
     rig.raw_rx().responses(0).into_iter().map(decoded).collect()
+}
+
+#[test]
+fn netif_30_only_cpu_payload_is_prefetched() {
+    let source = TestMemory::new(2);
+    let small_frames = batch(&source, &[packet(1514, 1), packet(60, 2)]);
+    for (features, prefetches) in [
+        (Features::ALL, 0),
+        (Features::ALL.with(Features::CPU_PAYLOAD), 2),
+    ] {
+        let mut rig = Rig::with(sizes(), features, Features::ALL);
+        let report = rig.back.small_frames_to_guest(&small_frames, &[0, 1], 0);
+        assert_eq!(report.delivered, 2);
+        assert_eq!(rig.back.grants_mut().prefetches, prefetches);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::netif::{Features, RxRequest, TxRequest};
 use crate::testing::{Rig, TestMemory, back_record, frame_at, over_each_format, packet, sizes};
 use abi::PAGE;
 use abi::classic::GrantEntry;
+use nic::Buffers;
 
 /// A granted half page.
 type HalfPage = (u32, u16);
@@ -126,5 +127,21 @@ fn only_swapped_transmit_buffers_are_writable() {
         let [small, large] = [rig.layout.tx_small(), rig.layout.tx_large()];
         assert!(writes_to_tx(&rig, small).iter().all(|it| *it == swaps));
         assert!(writes_to_tx(&rig, large).iter().all(|it| !it));
+    }
+}
+
+/// Transmit buffers without swapped memory rest before reuse only if the endpoint writes them.
+#[test]
+fn netif_30_cpu_payload_selects_the_order_of_buffers() {
+    for (features, reused) in [
+        (Features::ALL, 1),
+        (Features::ALL.with(Features::CPU_PAYLOAD), 0),
+    ] {
+        let back = back_record(Features::ALL);
+        let mut rig = Rig::with_threshold(sizes(), features, back, Some(4));
+        let pool = rig.front.buffers();
+        let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        all.iter().take(2).for_each(|buffer| pool.put(buffer.id));
+        assert_eq!(pool.take().unwrap().id, all[reused].id);
     }
 }
