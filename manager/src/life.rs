@@ -48,8 +48,9 @@ pub(crate) enum Goal {
     Up,
     /// The domain exits, and starts again when the goal is [`Goal::Up`].
     Held,
-    /// The domain keeps running while netd opens the devices of its next process. If the domain
-    /// exits, it starts again when the goal is [`Goal::Up`].
+    /// The domain keeps running while netd opens the devices of its next process. This fails if
+    /// the domain exits ([`DomainEvent::Failed`]). A domain that has already exited starts again
+    /// when the goal is [`Goal::Up`].
     Refit,
     /// The domain and all its resources are removed.
     Removed,
@@ -211,7 +212,8 @@ impl Lifecycle {
         self.devices = NeededDevices::Closed;
     }
 
-    /// Schedules the exit of the current process and the immediate start of another.
+    /// Schedules the exit of the current process. The next one starts without a pause, when the
+    /// goal is [`Goal::Up`].
     pub(crate) fn restart(&mut self, why: &str) {
         self.is_requested = true;
         if self.goal == Goal::Held {
@@ -314,7 +316,12 @@ impl Lifecycle {
         if ready_ns.is_none() {
             self.failed_starts = self.failed_starts.saturating_add(1);
         }
-        self.pause(died_ns, limit_ns, now_ns)
+        let mut events = self.pause(died_ns, limit_ns, now_ns);
+        if self.goal == Goal::Refit {
+            // The next process must not wait for netd.
+            events.push(DomainEvent::Failed(None));
+        }
+        events
     }
 
     fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<DomainEvent> {
@@ -328,10 +335,8 @@ impl Lifecycle {
         };
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
-        if self.goal != Goal::Refit {
-            // Devices that have lost their interfaces must be opened again.
-            self.devices = NeededDevices::Closed;
-        }
+        // Devices that have lost their interfaces must be opened again.
+        self.devices = NeededDevices::Closed;
         if pause_ns == 0 {
             return Vec::new();
         }

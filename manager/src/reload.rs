@@ -153,12 +153,7 @@ pub(crate) fn steps(
     config: &LiveConfig,
     difference: Difference,
 ) -> Result<Vec<ReloadRequest>, String> {
-    let mut trial = Trial {
-        spec: spec.clone(),
-        config: config.clone(),
-        steps: Vec::new(),
-        wrong: Vec::new(),
-    };
+    let mut trial = Trial::new(spec, config);
     for name in difference.to_detach {
         trial.add(
             Edit::Detach(name.clone()),
@@ -223,6 +218,15 @@ struct Trial {
 }
 
 impl Trial {
+    fn new(spec: &MachineSpec, config: &LiveConfig) -> Self {
+        Self {
+            spec: spec.clone(),
+            config: config.clone(),
+            steps: Vec::new(),
+            wrong: Vec::new(),
+        }
+    }
+
     fn push(&mut self, edit: Edit, domain: &str, why: StepReason, changes: Vec<String>) {
         let step = ReloadRequest::new(edit, domain, why, changes);
         self.steps.push(step);
@@ -244,7 +248,7 @@ impl Trial {
         match edit {
             Edit::Attach(guest, user) => {
                 let (admitted, mut entry) = spec.admit(config, guest, *user)?;
-                entry.ports = spec.ports(&admitted.vifs)?;
+                entry.ports = admitted.ports;
                 spec.apply(SpecChange::SetGuest(entry.into()));
             }
             Edit::Detach(name) => {
@@ -255,7 +259,11 @@ impl Trial {
             Edit::Change(guest) => {
                 // A guest that owns a queue of a NIC cannot change.
                 config.check_removable(name_of(guest).unwrap_or_default())?;
-                config.change(guest)?;
+                let changed = config.change(guest)?;
+                if let Some(mut entry) = spec.guest(&changed.domain.name) {
+                    entry.section = Some(changed.guest);
+                    spec.apply(SpecChange::SetGuest(entry.into()));
+                }
             }
             Edit::Nics(step) => {
                 config.set_nics(&step.nics)?;
@@ -271,7 +279,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::{ConfigValue, Machine};
+    use abi::machine::Machine;
     use config::live::{self, reload};
     use config::{ConfigFile, parse};
     use std::collections::BTreeSet;
@@ -360,49 +368,6 @@ mod tests {
         }
     }
 
-    /// Carries out a step on the specification, like the server on the machine.
-    fn carry_out(step: &ReloadRequest, spec: &mut MachineSpec, config: &mut LiveConfig) {
-        match &step.edit {
-            Edit::Detach(name) => {
-                config.remove(name);
-                spec.apply(SpecChange::RemoveGuest(name.clone()));
-            }
-            Edit::Attach(guest, user) => attach(spec, config, guest, *user),
-            Edit::Change(guest) => {
-                let changed = config.change(guest).unwrap();
-                let mut guest = spec.guest(&changed.domain.name).unwrap();
-                guest.section = Some(changed.guest);
-                for vif in guest.ports.values_mut().flatten() {
-                    let changed = changed.vifs.iter().find(|one| one.name == vif.name);
-                    vif.apply_changes(changed.unwrap());
-                }
-                spec.apply(SpecChange::SetGuest(Box::new(guest)));
-            }
-            Edit::Nics(nics) => {
-                config.set_nics(&nics.nics).unwrap();
-                let nic_change = spec.nic_change(config, nics).unwrap();
-                spec.apply(nic_change);
-                spec.apply(spec.end_nic_change(false));
-                spec.apply(SpecChange::SetNics {
-                    nics: None,
-                    pending: None,
-                });
-            }
-            Edit::Restart(..) => panic!("{step:?}"),
-        }
-    }
-
-    fn attach(
-        spec: &mut MachineSpec,
-        config: &mut LiveConfig,
-        guest: &ConfigValue,
-        user: Option<u32>,
-    ) {
-        let (admitted, mut entry) = spec.admit(config, guest, user).unwrap();
-        (entry.is_changing, entry.ports) = (false, spec.ports(&admitted.vifs).unwrap());
-        spec.apply(SpecChange::SetGuest(entry.into()));
-    }
-
     #[test]
     fn a_refused_step_undoes_the_steps_before_it() {
         let nic = |mtu: u32| format!("[[nic]]\nname = \"w\"\nkind = \"tap\"\nmtu = {mtu}\n");
@@ -415,22 +380,22 @@ mod tests {
             guest("d", address),
         ];
         let new = new.concat();
-        let mut before = spec(&old);
-        let mut config = before.config().unwrap();
+        let before = spec(&old);
+        let mut before = Trial::new(&before, &before.config().unwrap());
         let by_hand = r#"{"name":"h","vif":[{"endpoint":"echo"}]}"#;
-        let by_hand = serde_json::from_str(by_hand).unwrap();
-        attach(&mut before, &mut config, &by_hand, Some(7));
-        let steps = steps_to(&before, &new).unwrap();
+        let by_hand = Edit::Attach(serde_json::from_str(by_hand).unwrap(), Some(7));
+        before.apply(&by_hand).unwrap();
+        let steps = steps_to(&before.spec, &new).unwrap();
         assert_eq!(steps.len(), 7, "{steps:?}");
         for refused in 0..=steps.len() {
-            let (mut spec, mut config) = (before.clone(), config.clone());
+            let mut trial = Trial::new(&before.spec, &before.config);
             let mut progress = ReloadProgress::new(steps.clone());
             let mut number = 0;
-            while let Some(step) = progress.next(&spec, &config) {
+            while let Some(step) = progress.next(&trial.spec, &trial.config) {
                 let outcome = match number == refused {
                     true => Err("refused".to_owned()),
                     false => {
-                        carry_out(&step, &mut spec, &mut config);
+                        trial.apply(&step.edit).unwrap();
                         Ok(())
                     }
                 };
@@ -438,6 +403,7 @@ mod tests {
                 number += 1;
             }
             assert_eq!(progress.not_undone, Vec::<String>::new());
+            let Trial { spec, config, .. } = trial;
             if refused == steps.len() {
                 assert_eq!((progress.done, progress.failed), (steps.len(), None));
                 assert_eq!(planned(&spec, &new).unwrap(), "");

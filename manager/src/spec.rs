@@ -56,6 +56,8 @@ pub(crate) struct AdmittedGuest {
     /// The guest's interfaces. They receive slots and connections later, because other guests may
     /// connect first.
     pub(crate) vifs: Vec<VifConfig>,
+    /// The guest's ports if no other guest connects first, without connections.
+    pub(crate) ports: Ports,
 }
 
 /// Returns whether a device outlives its domain.
@@ -166,10 +168,8 @@ impl MachineSpec {
     ) -> Result<(AdmittedGuest, GuestSpec), String> {
         let resolved = config.add(guest)?;
         let name = resolved.domain.name.clone();
-        if let Err(full) = self.ports(&resolved.vifs) {
-            config.remove(&name);
-            return Err(full);
-        }
+        let ports = self.ports(&resolved.vifs);
+        let ports = ports.inspect_err(|_| config.remove(&name))?;
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
         let origin = Origin {
@@ -190,6 +190,7 @@ impl MachineSpec {
             macs: resolved.macs.iter().map(ToString::to_string).collect(),
             warnings: resolved.warnings,
             vifs: resolved.vifs,
+            ports,
         };
         Ok((admitted, entry))
     }

@@ -35,6 +35,29 @@ fn a_resumed_domain_that_runs_is_settled() {
     assert!(!resumed(Stage::TornDown).is_settled(), "it must be started");
 }
 
+/// netd may take long to open the devices of a change of NICs.
+#[test]
+fn a_domain_that_exits_does_not_wait_for_further_devices() {
+    let stage = Some(Stage::Running);
+    let mut life = Lifecycle::resume(0, Some(10), Restarts::default(), stage, 0);
+    life.begin_refit(vec![(0, 0)]);
+    let workers = BTreeMap::new();
+    let view = DomainView {
+        id: Some(DomId(1)),
+        stage: Some(Stage::TornDown),
+        is_connected: false,
+        devices: 1,
+        ready: StartStage::Given,
+        workers: &workers,
+    };
+    let opening = PendingOpen::of_token((0, 0), 1);
+    life.devices = NeededDevices::Opening(vec![opening], Vec::new());
+    assert_eq!(life.observe(&view, 1), [DomainEvent::Failed(None)]);
+    life.end_refit();
+    assert!(life.observe(&view, 1).is_empty());
+    assert_eq!(step(&life, &view, 1), LifeStep::Do(LifeAction::Open));
+}
+
 #[test]
 fn pauses_double_up_to_their_limit() {
     let ms = |in_a_row| pause_ns(in_a_row, 5_000_000_000) / 1_000_000;

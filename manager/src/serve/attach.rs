@@ -77,22 +77,6 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins an edit, whose requester receives the outcome.
-    pub(super) fn carry_out(
-        &mut self,
-        origin: EditOrigin,
-        edit: Edit,
-        now: u64,
-    ) -> Result<(), String> {
-        match edit {
-            Edit::Attach(guest, user) => self.begin_attach(origin, (&guest, user), now),
-            Edit::Detach(name) => self.detach_for(origin, &name),
-            Edit::Change(guest) => self.begin_change(Some(origin), &guest, now),
-            Edit::Nics(step) => self.begin_nics(&step, now),
-            Edit::Restart(name, why) => self.restart_now(origin, (&name, why), now),
-        }
-    }
-
     /// Begins to attach a guest for a user, or for a file (`None`). The requester receives the
     /// answer when the guest is up.
     pub(super) fn begin_attach(

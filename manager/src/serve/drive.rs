@@ -64,7 +64,10 @@ impl ManagerServer<'_> {
                 ready,
                 workers,
             };
-            events.extend(life.observe(&view, now));
+            // An exit is observed after the answers are handled, which may change the goal.
+            if events.is_empty() {
+                events = life.observe(&view, now);
+            }
             let next = match events.is_empty() {
                 true => step(&life, &view, now),
                 false => LifeStep::Wait(None),
@@ -257,11 +260,17 @@ impl ManagerServer<'_> {
             DomainEvent::Up => self.record_up(place, &name, now),
             // Fails the attach of the domain, the change of its NICs, or the start of the machine.
             DomainEvent::Failed(refusal) => {
-                let how = || format!("it did not start: {}", self.exit_description(place));
+                let is_refitting = self.is_refitting(place);
+                let how = || match (self.exit_description(place), is_refitting) {
+                    (exit, false) => format!("it did not start: {exit}"),
+                    (exit, true) => {
+                        format!("{name} exited while netd opened devices of new NICs: {exit}")
+                    }
+                };
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
                 match self.complete_ns {
                     None => self.boot_failure = Some(why),
-                    Some(_) if self.is_refitting(place) => self.refuse_nics(&why, now),
+                    Some(_) if is_refitting => self.refuse_nics(&why, now),
                     Some(_) => self.fail_attach(&name, why),
                 }
             }

@@ -1,7 +1,7 @@
 //! Changes of NICs: netd opens the devices of new NICs ([`Goal::Refit`]), the driver domain's
 //! workers restart with the new NICs, and netd closes the devices of removed NICs. The manager
-//! restores the previous NICs if netd cannot open a device, if a worker does not start, or if the
-//! manager itself restarts before all workers run.
+//! restores the previous NICs if netd cannot open a device, if a worker exits in the meantime or
+//! does not start, or if the manager itself restarts before all workers run.
 //!
 //! If a reload removes NICs and adds others, the workers restart once: they exit in the first step
 //! and start in the second. The client receives the answer when the workers are connected to their
@@ -21,8 +21,13 @@ use shmem::time::monotonic_ns;
 const OTHER_NICS: &str = "killed: restarts with other NICs";
 
 impl ManagerServer<'_> {
-    /// Begins the step of a reload that replaces all NICs.
-    pub(super) fn begin_nics(&mut self, step: &NicsStep, now: u64) -> Result<(), String> {
+    /// Begins to replace all NICs for a requester, which receives the outcome.
+    pub(super) fn begin_nics(
+        &mut self,
+        origin: EditOrigin,
+        step: &NicsStep,
+        now: u64,
+    ) -> Result<(), String> {
         let mut config = live_config(&mut self.config, self.state.spec())?.clone();
         config.set_nics(&step.nics)?;
         let nic_change = self.state.spec().nic_change(&config, step)?;
@@ -43,16 +48,17 @@ impl ManagerServer<'_> {
             }
         }
         let refitting = Restarting {
-            origin: EditOrigin::Reload,
+            origin,
             starts: self.restart_counts(&workers),
             goal: RestartGoal::Opened,
         };
         self.await_restart(refitting, now.saturating_add(EDIT_TIMEOUT_NS));
+        self.wait_for_change(origin);
         Ok(())
     }
 
     /// Restarts the workers with the changed NICs, whose devices netd has opened.
-    pub(super) fn nics_opened(&mut self, now: u64) {
+    pub(super) fn nics_opened(&mut self, origin: EditOrigin, now: u64) {
         let reload = self.reload.as_ref();
         let goal = match reload.is_some_and(|reload| reload.progress.changes_nics_next()) {
             true => RestartGoal::Ended,
@@ -60,10 +66,11 @@ impl ManagerServer<'_> {
         };
         self.end_refit();
         let workers = self.state.spec().workers();
-        self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
+        self.restart_for(origin, &workers, (goal, OTHER_NICS), now);
     }
 
-    /// Restores the previous NICs, because netd has refused a device of the new NICs.
+    /// Restores the previous NICs, because netd has refused a device of the new NICs, or a worker
+    /// has exited.
     pub(super) fn refuse_nics(&mut self, why: &str, now: u64) {
         let is_opening = |_: &u64, one: &mut Restarting| one.goal == RestartGoal::Opened;
         let opening: Vec<_> = self.restarting.extract_if(.., is_opening).collect();
@@ -74,7 +81,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Restores the previous NICs, with which the workers still run.
+    /// Restores the previous NICs. No process has received the new NICs yet, so none is killed.
     pub(super) fn keep_nics(&mut self) {
         self.end_refit();
         self.finish_nic_change(true);

@@ -105,7 +105,7 @@ impl ManagerServer<'_> {
             match one.goal {
                 _ if !self.has_reached(&one) => self.fail_restart(&one, now),
                 RestartGoal::Up => self.restarted(&one, now),
-                RestartGoal::Opened => self.nics_opened(now),
+                RestartGoal::Opened => self.nics_opened(one.origin, now),
                 RestartGoal::Ended => {
                     self.finish_nic_change(false);
                     self.answer_change(one.origin, &(), now);

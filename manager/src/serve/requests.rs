@@ -176,6 +176,10 @@ impl ManagerServer<'_> {
             let why = "does not restart: its configuration has restart = false";
             return Err(format!("domain {name} {why}"));
         }
+        if self.is_refitting(place) {
+            let why = "netd is opening devices of its new NICs: try again later";
+            return Err(format!("domain {name} cannot restart now: {why}"));
+        }
         let goal = (RestartGoal::Up, reason);
         self.restart_for(origin, &[place], goal, now);
         Ok(())

@@ -2,6 +2,7 @@ use super::edits::{EditKind, EditOrigin, RestartGoal};
 use super::*;
 use crate::build::PendingGive;
 use crate::life::WorkerCall;
+use crate::spec::MachineSpec;
 use abi::core::Record;
 use abi::layout::mailbox;
 use abi::machine::{ConfigValue, ControlRequest, Restarts};
@@ -170,29 +171,75 @@ fn workers_that_run_at_the_deadline_keep_their_nics() {
     });
 }
 
+/// Begins to add a NIC for client 0. Returns the place of the running worker, which keeps its NICs
+/// until netd has opened the new NIC's device.
+fn begin_to_add_nic(server: &mut ManagerServer<'_>) -> usize {
+    let place = server.state.spec().workers()[0];
+    server.state.set_id(place, DomId(9));
+    server.state.set_stage(place, Stage::Running, "runs");
+    let stage = Some(Stage::Running);
+    let life = Lifecycle::resume(place, Some(10), Restarts::default(), stage, 0);
+    server.lives.insert(place, life);
+    let file = config::ConfigFile {
+        name: "f".into(),
+        text: format!("[[nic]]\nname = \"w\"\nkind = \"tap\"\n{FILE}"),
+    };
+    let (spec, config) = (server.state.spec(), server.state.spec().config().unwrap());
+    let difference = live::reload::difference(spec.live().unwrap(), &config, &[file]);
+    let step = difference.unwrap().nics.remove(0);
+    server.begin_nics(EditOrigin::Client(0), &step, 0).unwrap();
+    let pending = server.state.spec().pending_nic_change().unwrap();
+    assert_eq!(pending.opens, [(place, 0)]);
+    place
+}
+
+/// Panics unless the machine has the NICs of `before`, and no change of them is pending.
+fn assert_previous_nics(server: &ManagerServer<'_>, before: &MachineSpec) {
+    let spec = server.state.spec();
+    assert_eq!(spec.pending_nic_change(), None);
+    assert_eq!(spec.live(), before.live());
+    assert_eq!(spec.domains(), before.domains());
+    for worker in spec.workers() {
+        assert_eq!(spec.config_text(worker), before.config_text(worker));
+    }
+}
+
 #[test]
 fn workers_keep_running_if_netd_is_late() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
         server.serve_internal(client);
-        let place = server.state.spec().workers()[0];
-        let stage = Some(Stage::Running);
-        let mut life = Lifecycle::resume(place, Some(10), Restarts::default(), stage, 0);
-        life.begin_refit(vec![(place, 0)]);
-        server.lives.insert(place, life);
-        let late = Restarting {
-            origin: EditOrigin::Client(0),
-            starts: vec![(place, 0)],
-            goal: RestartGoal::Opened,
-        };
-        server.await_restart(late, 5);
-        server.expire(6);
+        let before = server.state.spec().clone();
+        let place = begin_to_add_nic(server);
+        let name = server.state.domain(place).unwrap().name.clone();
+        let restart = server.restart_now(EditOrigin::Client(0), (&name, "killed"), 0);
+        let refused = restart.unwrap_err();
+        assert!(refused.contains("try again later"), "{refused}");
+        server.expire(edits::EDIT_TIMEOUT_NS);
         assert!(server.lives[&place].is_settled());
+        assert_previous_nics(server, &before);
         let answer = answer(server, theirs);
         assert!(
             answer.contains("netd did not answer within 20 s"),
             "{answer}"
         );
+    });
+}
+
+#[test]
+fn a_worker_that_exits_while_netd_opens_devices_keeps_its_nics() {
+    with_server(|server| {
+        let (client, theirs) = UnixStream::pair().unwrap();
+        server.serve_internal(client);
+        let before = server.state.spec().clone();
+        let place = begin_to_add_nic(server);
+        server.state.set_stage(place, Stage::TornDown, "killed");
+        server.advance_domains(1);
+        assert!(server.restarting.is_empty());
+        assert!(!server.is_refitting(place));
+        assert_previous_nics(server, &before);
+        let answer = answer(server, theirs);
+        assert!(answer.contains("exited while netd opened"), "{answer}");
     });
 }
 

@@ -323,7 +323,9 @@ impl Model {
                 ready: StartStage::Given,
                 workers: &workers,
             };
-            events.extend(life.observe(&reported, self.now));
+            if events.is_empty() {
+                events = life.observe(&reported, self.now);
+            }
             if events.is_empty() {
                 match step(life, &reported, self.now) {
                     LifeStep::Wait(at) => {
