@@ -7,7 +7,6 @@ use crate::problem::{ConfigPart, KeyPositions, Problem};
 use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::str::FromStr;
 use toml::Spanned;
@@ -20,12 +19,15 @@ pub(crate) struct ConfigFiles {
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<KeyPositions>,
     unread: RefCell<Unread>,
-    /// Every section and key that was looked up, and whether it is written anywhere.
+    /// Every section and key that was looked up, and whether it is written anywhere. Tests compare
+    /// it with the example and the documentation.
+    #[cfg(test)]
     known: RefCell<KnownKeys>,
 }
 
 /// Whether a key is written in any section of a name, by section and key.
-type KnownKeys = BTreeMap<(&'static str, &'static str), bool>;
+#[cfg(test)]
+type KnownKeys = std::collections::BTreeMap<(&'static str, &'static str), bool>;
 
 /// The result of reading.
 pub(crate) struct ReadResult {
@@ -35,10 +37,7 @@ pub(crate) struct ReadResult {
     pub(crate) lines: KeyPositions,
     /// Keys that could not be read.
     pub(crate) unread: Unread,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "tests hold it against example and docs")
-    )]
+    #[cfg(test)]
     pub(crate) known: KnownKeys,
 }
 
@@ -80,12 +79,18 @@ impl ConfigFiles {
         lines.problem(at, what.into(), remedy.into())
     }
 
+    #[cfg(test)]
+    fn add_known(&self, section: &'static str, key: &'static str, is_written: bool) {
+        *self.known.borrow_mut().entry((section, key)).or_default() |= is_written;
+    }
+
     pub(crate) fn finish(self) -> ReadResult {
         ReadResult {
             problems: self.problems.into_inner(),
             warnings: self.warnings.into_inner(),
             lines: self.lines.into_inner(),
             unread: self.unread.into_inner(),
+            #[cfg(test)]
             known: self.known.into_inner(),
         }
     }
@@ -132,8 +137,8 @@ impl<'r, 't> TomlTable<'r, 't> {
             known_keys.push(key);
         }
         let found = self.table.iter().find(|(name, _)| name.get_ref() == key);
-        let mut known = self.reader.known.borrow_mut();
-        *known.entry((self.section, key)).or_default() |= found.is_some();
+        #[cfg(test)]
+        self.reader.add_known(self.section, key, found.is_some());
         let (name, value) = found?;
         let mut lines = self.reader.lines.borrow_mut();
         lines.add(self.part, key, name.span().start);

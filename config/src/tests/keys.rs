@@ -1,7 +1,7 @@
 //! Every key is in the example and in the key tables of the documentation, with its default.
 //!
-//! The reader records every key that it knows, so that its types decide what the example and the
-//! tables must have.
+//! In tests, the reader records every key that it knows, so that its types decide what the example
+//! and the tables must have.
 
 use super::uncommented;
 use crate::parse::{parse, read, single_file};
