@@ -215,7 +215,10 @@ fn unmap_timeout_kills_the_domain() {
     // The monitor kills the driver during this call.
     daemon.order("driver", unmap);
     let state = daemon.await_exit("driver");
-    assert_eq!(state, "killed: lost: the agent did not answer in time");
+    assert_eq!(
+        state,
+        "killed: the address space is lost: the agent did not answer in time"
+    );
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     daemon.down();
 }
