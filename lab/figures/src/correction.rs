@@ -60,8 +60,7 @@ impl Correction {
 
     /// Returns the correction whose share of each cause `share` returns by the cause's name, or
     /// `None` if one is unknown.
-    #[must_use]
-    pub fn from_shares(share: impl Fn(&str) -> Option<f64>) -> Option<Self> {
+    fn from_shares(share: impl Fn(&str) -> Option<f64>) -> Option<Self> {
         let [preemption, steal, wake_up] = Self::CAUSES.map(share);
         Some(Self {
             preemption: preemption?,
@@ -86,22 +85,42 @@ impl Correction {
     /// [`REPORTED`].
     #[must_use]
     pub fn text(self) -> Option<String> {
-        let words = ["preemption", "steal", "sleeps and wake-ups"];
-        let mut causes: Vec<(&str, f64)> = words.into_iter().zip(self.shares()).collect();
-        causes.retain(|(_, share)| *share >= NAMED);
-        causes.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let causes: Vec<String> = causes
-            .iter()
-            .map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0))
-            .collect();
-        (self.total() > REPORTED).then(|| {
-            format!(
-                "its ledger was corrected by {:.0} % to its CPU clock: {}",
-                self.total() * 100.0,
-                causes.join(", ")
-            )
-        })
+        text(self.total(), Some(self))
     }
+
+    /// Returns the sentence about a large correction of a domain's ledger in several rounds, as far
+    /// as its causes are known. `median` returns the median of a metric. The medians of the causes
+    /// need not add up to the median of the correction, so they only divide it.
+    #[must_use]
+    pub fn text_of_medians(domain: &str, median: impl Fn(&str) -> Option<f64>) -> Option<String> {
+        let metric = format!("corrected_share.{domain}");
+        let causes = Self::from_shares(|cause| median(&format!("{metric}.{cause}")));
+        text(median(&metric)?, causes)
+    }
+}
+
+/// Returns a correction by the share `total` with its causes, the largest first, or `None` if it is
+/// at most [`REPORTED`].
+fn text(total: f64, causes: Option<Correction>) -> Option<String> {
+    let words = ["preemption", "steal", "sleeps and wake-ups"];
+    let shares = causes.map_or([0.0; 3], Correction::shares);
+    let mut causes: Vec<(&str, f64)> = words.into_iter().zip(shares).collect();
+    causes.retain(|(_, share)| *share >= NAMED);
+    causes.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let causes: Vec<String> = causes
+        .iter()
+        .map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0))
+        .collect();
+    let causes = match causes.is_empty() {
+        true => String::new(),
+        false => format!(": {}", causes.join(", ")),
+    };
+    (total > REPORTED).then(|| {
+        format!(
+            "its ledger was corrected by {:.0} % to its CPU clock{causes}",
+            total * 100.0
+        )
+    })
 }
 
 #[cfg(test)]
@@ -145,6 +164,25 @@ mod tests {
         assert_eq!(Correction::from_shares(share), Some(correction));
         let lacking = |name: &str| share(name).filter(|_| name != "steal");
         assert_eq!(Correction::from_shares(lacking), None);
+    }
+
+    #[test]
+    fn causes_do_not_decide_whether_a_correction_is_large() {
+        let text = |total: f64, of_cause: Option<f64>| {
+            Correction::text_of_medians("guest", |metric| match metric {
+                "corrected_share.guest" => Some(total),
+                "corrected_share.guest.steal" => of_cause,
+                _ => of_cause.map(|_| 0.0),
+            })
+        };
+        let total = "its ledger was corrected by 10 % to its CPU clock";
+        assert_eq!(text(0.1, Some(0.0)).unwrap(), total);
+        assert_eq!(text(0.1, None).unwrap(), total, "unknown causes");
+        assert_eq!(
+            text(0.1, Some(0.2)).unwrap(),
+            format!("{total}: steal 20 %")
+        );
+        assert_eq!(text(0.05, Some(0.2)), None);
     }
 
     #[test]

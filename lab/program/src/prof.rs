@@ -206,13 +206,13 @@ pub(crate) fn profile_domain(look: &RowProfileArgs) -> anyhow::Result<()> {
 }
 
 fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<()> {
-    let session = read(&view.file, &view.part)?;
+    let selection = selection(&view.part)?;
+    let session = read_selected(&view.file, &selection)?;
     let (rules, classing) = (
         rules(view.classing.rules.as_ref())?,
         classing(&view.classing),
     );
     let mut text = Vec::new();
-    let selection = selection(&view.part)?;
     let listing = Listing {
         selection: Some(&selection),
         domain: functions.domain.as_deref(),
@@ -304,9 +304,12 @@ fn print_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the part of a session.
+/// Reads the part of a session that the options select.
 fn read(path: &Path, part: &Part) -> anyhow::Result<Session> {
-    let selection = selection(part)?;
+    read_selected(path, &selection(part)?)
+}
+
+fn read_selected(path: &Path, selection: &Selection) -> anyhow::Result<Session> {
     let session = file::read(path).map_err(|error| match error {
         // The file does not exist or is not a session.
         file::FileError::Io { .. } | file::FileError::Damaged { .. } => {

@@ -78,20 +78,21 @@ impl Selection {
     /// so the part has none.
     ///
     /// # Errors
-    /// Returns an error if no thread has one of the names, or the part has no samples.
+    /// Returns an error if no thread has one of the names, the session ended before the part's
+    /// start, or the part has no samples.
     pub fn apply(&self, mut session: Session) -> anyhow::Result<Session> {
         if self.is_all() {
             return Ok(session);
         }
         let is_selected = self.threads_of(&session)?;
-        let (from_ns, to_ns) = self.bounds(&session);
+        let (from_ns, to_ns) = self.bounds(session.head.ran_ns)?;
         let before = by_domain(&session);
         session.samples.retain_mut(|sample| {
             let keeps = (from_ns..to_ns).contains(&sample.0) && is_selected(sample);
             sample.0 = sample.0.saturating_sub(from_ns);
             keeps
         });
-        let what = self.text(&session);
+        let what = self.text([from_ns, to_ns]);
         if session.samples.is_empty() {
             return Err(Failure::Usage(format!("no samples of {what}")).into());
         }
@@ -127,12 +128,17 @@ impl Selection {
         Ok(session)
     }
 
-    /// Returns the start and the end of the time in a session.
-    fn bounds(&self, session: &Session) -> (u64, u64) {
-        let all = (0, session.head.ran_ns);
-        self.time.as_ref().map_or(all, |time| {
-            (time.from_ns, time.to_ns.min(session.head.ran_ns))
-        })
+    /// Returns the start and the end of the time in a session that lasted `ran_ns`.
+    fn bounds(&self, ran_ns: u64) -> anyhow::Result<(u64, u64)> {
+        let Some(time) = &self.time else {
+            return Ok((0, ran_ns));
+        };
+        if time.from_ns >= ran_ns {
+            let [from, ran] = [time.from_ns, ran_ns].map(|ns| ns as f64 / NS_PER_S);
+            let what = format!("no samples from {from:.3} s on: the session has only {ran:.3} s");
+            return Err(Failure::Usage(what).into());
+        }
+        Ok((time.from_ns, time.to_ns.min(ran_ns)))
     }
 
     /// Returns a function that returns whether a sample's thread is selected.
@@ -153,16 +159,15 @@ impl Selection {
         Ok(move |sample: &Sample| selected.get(sample.2 as usize).copied().unwrap_or(false))
     }
 
-    /// Returns the selection in words.
-    fn text(&self, session: &Session) -> String {
+    /// Returns the selection in words. `bounds` are the start and the end of its time.
+    fn text(&self, bounds: [u64; 2]) -> String {
         let threads = match self.threads.as_slice() {
             [] => None,
             [one] => Some(format!("thread {one}")),
             several => Some(format!("threads {}", several.join(", "))),
         };
         let time = self.time.as_ref().map(|_| {
-            let (from, to) = self.bounds(session);
-            let [from, to] = [from, to].map(|ns| ns as f64 / NS_PER_S);
+            let [from, to] = bounds.map(|ns| ns as f64 / NS_PER_S);
             format!("{from:.3} s to {to:.3} s")
         });
         let parts: Vec<String> = threads.into_iter().chain(time).collect();
@@ -183,8 +188,9 @@ fn by_domain(session: &Session) -> BTreeMap<usize, u64> {
 fn unknown(session: &Session, wanted: &str) -> String {
     let names: BTreeSet<&str> = session.threads.iter().map(|t| t.name.as_str()).collect();
     let named = names.iter().copied().filter(|name| !name.is_empty());
-    let mut known: Vec<&str> = named.take(NAMED_MAX).collect();
-    if known.len() == NAMED_MAX {
+    let mut known: Vec<&str> = named.take(NAMED_MAX + 1).collect();
+    if known.len() > NAMED_MAX {
+        known.truncate(NAMED_MAX);
         known.push("…");
     }
     format!(
@@ -197,6 +203,7 @@ fn unknown(session: &Session, wanted: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Thread;
     use crate::testing::session;
 
     fn part(threads: &[&str], time: Option<&str>) -> anyhow::Result<Session> {
@@ -249,8 +256,36 @@ mod tests {
             error,
             "no thread has the name or the id `vhost`; sampled threads: driver, idle"
         );
-        let error = part(&["driver"], Some("9,")).unwrap_err().to_string();
-        assert_eq!(error, "no samples of thread driver, 9.000 s to 0.200 s");
+        let error = part(&["idle"], Some("0.001,0.002")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no samples of thread idle, 0.001 s to 0.002 s"
+        );
+    }
+
+    #[test]
+    fn a_time_after_the_sessions_end_is_an_error() {
+        for (time, from) in [("9,", "9.000"), ("0.2,1", "0.200")] {
+            let error = part(&["driver"], Some(time)).unwrap_err().to_string();
+            let expected = format!("no samples from {from} s on: the session has only 0.200 s");
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn an_error_says_whether_it_omits_names() {
+        let mut session = session();
+        let any = session.threads[0].clone();
+        for count in [NAMED_MAX, NAMED_MAX + 1] {
+            let named = |n: usize| Thread {
+                name: format!("t{n}"),
+                ..any.clone()
+            };
+            session.threads = (0..count).map(named).collect();
+            let error = unknown(&session, "x");
+            assert_eq!(error.ends_with(", …"), count > NAMED_MAX, "{error}");
+            assert_eq!(error.matches(", ").count(), count - 1, "{error}");
+        }
     }
 
     #[test]

@@ -221,7 +221,7 @@ mod tests {
                 ("cycles_per_packet.driver.hop.nic", 900.0),
                 ("cycles_per_packet.driver.hop.unheard_of", 1.0),
                 ("closure.driver", 1.72),
-                ("corrected_share.driver", 0.42),
+                ("corrected_share.driver", 0.04),
                 ("drops.no_buffer", 0.0),
                 ("drops.spoofed_source", 2.0),
             ] {

@@ -74,15 +74,10 @@ pub fn confirmed(domain: &str, figures: &BTreeMap<String, f64>) -> Option<f64> {
     Some(closure * (1.0 - removed.copied().unwrap_or(0.0)))
 }
 
-/// Returns the sentence about a large correction of a domain's ledger, with its causes.
+/// Returns the sentence about a large correction of a domain's ledger, with its known causes.
 #[must_use]
 pub fn correction(index: &Index<'_>, config: &str, domain: &str) -> Option<String> {
-    let share = |cause: &str| {
-        index
-            .get(config, &format!("corrected_share.{domain}.{cause}"))?
-            .value
-    };
-    Correction::from_shares(share)?.text()
+    Correction::text_of_medians(domain, |metric| index.get(config, metric)?.value)
 }
 
 #[cfg(test)]

@@ -136,12 +136,11 @@ impl Samples {
 
     /// Returns the sentence about a large correction of a domain's ledger.
     fn correction(&self, config: &ColumnConfig, domain: &str) -> Option<String> {
-        let share = |cause: &str| {
-            let series = self.series(config, &format!("corrected_share.{domain}.{cause}"))?;
+        Correction::text_of_medians(domain, |metric| {
+            let series = self.series(config, metric)?;
             let samples: Vec<f64> = series.iter().flatten().copied().collect();
             stats::estimate(&samples).map(|median| median.value)
-        };
-        Correction::from_shares(share)?.text()
+        })
     }
 
     fn register(&mut self, config: &ColumnConfig) {
@@ -193,6 +192,8 @@ const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when rep
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lane::ledgers;
+    use figures::report::Index;
 
     fn one(metric: &str, value: f64) -> BTreeMap<String, f64> {
         BTreeMap::from([(metric.to_owned(), value)])
@@ -226,10 +227,12 @@ mod tests {
         for (round, preemption) in [0.01, 0.3, 0.2].into_iter().enumerate() {
             let figures = [
                 ("closure.guest", 1.3),
+                ("corrected_share.guest", preemption + 0.04),
                 ("corrected_share.guest.preemption", preemption),
                 ("corrected_share.guest.steal", 0.0),
                 ("corrected_share.guest.wake_up", 0.04),
                 ("closure.driver", 1.0),
+                ("corrected_share.driver", 0.04),
                 ("corrected_share.driver.preemption", 0.0),
                 ("corrected_share.driver.steal", 0.0),
                 ("corrected_share.driver.wake_up", 0.04),
@@ -250,6 +253,28 @@ mod tests {
         let causes = "corrected by 24 % to its CPU clock: preemption 20 %, sleeps and wake-ups 4 %";
         assert!(text.ends_with(causes), "{text}");
         assert_eq!(note("closure.driver"), "payload touched");
+    }
+
+    #[test]
+    fn a_correction_with_another_cause_in_each_round_is_large() {
+        let mut samples = Samples::default();
+        let config = ColumnConfig::new("grantway", &[]);
+        for (round, cause) in Correction::CAUSES.into_iter().enumerate() {
+            samples.add(&config, round, &one("closure.guest", 1.1));
+            samples.add(&config, round, &one("corrected_share.guest", 0.1));
+            for any in Correction::CAUSES {
+                let share = if any == cause { 0.1 } else { 0.0 };
+                let metric = format!("corrected_share.guest.{any}");
+                samples.add(&config, round, &one(&metric, share));
+            }
+        }
+        let figures = samples.figures("demo");
+        let index = Index::new(&figures);
+        let text = "its ledger was corrected by 10 % to its CPU clock";
+        let closure = index.get(&config.name(), "closure.guest").unwrap();
+        assert_eq!(closure.note.as_deref(), Some(text));
+        let in_tables = ledgers::correction(&index, &config.name(), "guest");
+        assert_eq!(in_tables.as_deref(), Some(text));
     }
 
     #[test]
