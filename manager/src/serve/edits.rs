@@ -1,8 +1,6 @@
 //! Edits of the machine's specification, for a client, a reload or the reattachment of a saved
 //! guest.
 
-use super::ManagerServer;
-use crate::edit::Edit;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::ConfigValue;
@@ -78,22 +76,4 @@ pub(super) enum RestartGoal {
     NicsChanged,
     /// The workers are connected to their guests, or the time limit has passed.
     Connected,
-}
-
-impl ManagerServer<'_> {
-    /// Begins an edit, whose requester receives the outcome.
-    pub(super) fn carry_out(
-        &mut self,
-        origin: EditOrigin,
-        edit: Edit,
-        now: u64,
-    ) -> Result<(), String> {
-        match edit {
-            Edit::Attach(guest, user) => self.begin_attach(origin, (&guest, user), now),
-            Edit::Detach(name) => self.detach_for(origin, &name),
-            Edit::Change(guest) => self.begin_change(Some(origin), &guest, now),
-            Edit::Nics(step) => self.begin_nics(origin, &step, now),
-            Edit::Restart(name, why) => self.restart_now(origin, (&name, why), now),
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! blocks on the core only for requests that the core answers immediately, without netd.
 
 mod attach;
+mod carry_out;
 mod client_limits;
 mod detach;
 mod drive;

@@ -189,8 +189,8 @@ pub(super) struct FreeBuffers<List> {
     free: List,
 }
 
-/// Receive buffers. Few are free; the pool takes the one that was returned last. With elastic pages,
-/// the others stay unused until the pool gives up their pages.
+/// Receive buffers. Few are free; the pool takes the one that was returned last. With elastic
+/// pages, the others stay unused until the pool gives up their pages.
 pub(super) type RxBuffers = FreeBuffers<Stack>;
 
 /// Transmit buffers.
