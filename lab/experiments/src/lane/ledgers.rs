@@ -84,13 +84,6 @@ pub fn correction(index: &Index<'_>, config: &str, domain: &str) -> Option<Strin
 mod tests {
     use super::*;
 
-    fn sums(pairs: &[(&str, f64)]) -> Reading {
-        Reading {
-            sums: pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
-            ..Reading::default()
-        }
-    }
-
     #[test]
     fn closure_is_uncorrected_and_corrections_have_causes() {
         let mut driver = vec![
@@ -105,7 +98,7 @@ mod tests {
         ];
         let figures = |sums_of: &[(&str, f64)]| {
             let mut out = BTreeMap::new();
-            account(&sums(sums_of), 1e6, &mut out);
+            account(&Reading::of_sums(sums_of), 1e6, &mut out);
             out
         };
         let found = figures(&driver);

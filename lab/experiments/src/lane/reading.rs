@@ -15,6 +15,15 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Returns a reading of these sums.
+    #[cfg(test)]
+    pub(super) fn of_sums(sums: &[(&str, f64)]) -> Self {
+        Self {
+            sums: sums.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Returns the increase since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

@@ -383,13 +383,6 @@ pub fn per_packet(cycles: &BTreeMap<CpuPart, f64>, packets: f64, out: &mut BTree
 mod tests {
     use super::*;
 
-    fn sums(pairs: &[(&str, f64)]) -> Reading {
-        Reading {
-            sums: pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
-            ..Reading::default()
-        }
-    }
-
     #[test]
     fn figures_of_a_known_stream() {
         let window = Window {
@@ -404,7 +397,7 @@ mod tests {
             },
             rival_bytes: 0,
             cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
-            path: sums(&[
+            path: Reading::of_sums(&[
                 ("driver.hop.nic", 6e8),
                 ("driver.hop.idle", 4e8),
                 ("driver.cpu", 1e9),
@@ -478,7 +471,7 @@ mod tests {
             },
             rival_bytes: 7,
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
-            path: sums(&[("acks", 900.0), ("sacks", 90.0), ("wire_sent", 950.0)]),
+            path: Reading::of_sums(&[("acks", 900.0), ("sacks", 90.0), ("wire_sent", 950.0)]),
             busy_ns: 0,
             events: EventCounts::default(),
             disturbed: false,
@@ -499,7 +492,7 @@ mod tests {
 
     #[test]
     fn lro_rates_of_two_domains_multiply() {
-        let rate = |pairs: &[(&str, f64)]| lro_rate(&sums(pairs));
+        let rate = |pairs: &[(&str, f64)]| lro_rate(&Reading::of_sums(pairs));
         let driver = [
             ("driver.lro.segments", 400.0),
             ("driver.lro.aggregates", 20.0),
