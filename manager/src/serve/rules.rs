@@ -3,6 +3,7 @@
 use super::ManagerServer;
 use super::attach::live_config;
 use super::edits::{EditKind, EditOrigin, PendingEdit};
+use crate::edit::Edit;
 use crate::life::WorkerCall;
 use abi::journal::Level;
 use abi::machine::ConfigValue;
@@ -30,7 +31,7 @@ impl ManagerServer<'_> {
         // Registered first, because the change may complete immediately, and the answer ends the
         // wait.
         self.wait_for_change(EditOrigin::Client(id));
-        self.begin_change(Some(EditOrigin::Client(id)), &guest, now)
+        self.carry_out(EditOrigin::Client(id), Edit::Change(guest), now)
     }
 
     /// Begins to change a guest's ports at all workers. A worker that restarts in the meantime

@@ -2,7 +2,6 @@ use super::edits::{EditKind, EditOrigin, RestartGoal};
 use super::*;
 use crate::build::PendingGive;
 use crate::life::WorkerCall;
-use crate::spec::MachineSpec;
 use abi::core::Record;
 use abi::layout::mailbox;
 use abi::machine::{ConfigValue, ControlRequest, Restarts};
@@ -193,8 +192,17 @@ fn begin_to_add_nic(server: &mut ManagerServer<'_>) -> usize {
     place
 }
 
-/// Panics unless the machine has the NICs of `before`, and no change of them is pending.
-fn assert_previous_nics(server: &ManagerServer<'_>, before: &MachineSpec) {
+/// Begins to add a NIC for client 0, and lets `fail` make the change fail, for the worker at this
+/// place. Panics unless the machine then has the same NICs as before. Returns the client's answer.
+fn answer_to_failed_nic(
+    server: &mut ManagerServer<'_>,
+    fail: impl FnOnce(&mut ManagerServer<'_>, usize),
+) -> String {
+    let (client, theirs) = UnixStream::pair().unwrap();
+    server.serve_internal(client);
+    let before = server.state.spec().clone();
+    let place = begin_to_add_nic(server);
+    fail(server, place);
     let spec = server.state.spec();
     assert_eq!(spec.pending_nic_change(), None);
     assert_eq!(spec.live(), before.live());
@@ -202,23 +210,20 @@ fn assert_previous_nics(server: &ManagerServer<'_>, before: &MachineSpec) {
     for worker in spec.workers() {
         assert_eq!(spec.config_text(worker), before.config_text(worker));
     }
+    answer(server, theirs)
 }
 
 #[test]
 fn workers_keep_running_if_netd_is_late() {
     with_server(|server| {
-        let (client, theirs) = UnixStream::pair().unwrap();
-        server.serve_internal(client);
-        let before = server.state.spec().clone();
-        let place = begin_to_add_nic(server);
-        let name = server.state.domain(place).unwrap().name.clone();
-        let restart = server.restart_now(EditOrigin::Client(0), (&name, "killed"), 0);
-        let refused = restart.unwrap_err();
-        assert!(refused.contains("try again later"), "{refused}");
-        server.expire(edits::EDIT_TIMEOUT_NS);
-        assert!(server.lives[&place].is_settled());
-        assert_previous_nics(server, &before);
-        let answer = answer(server, theirs);
+        let answer = answer_to_failed_nic(server, |server, place| {
+            let name = server.state.domain(place).unwrap().name.clone();
+            let restart = server.restart_now(EditOrigin::Client(0), (&name, "killed"), 0);
+            let refused = restart.unwrap_err();
+            assert!(refused.contains("try again later"), "{refused}");
+            server.expire(edits::EDIT_TIMEOUT_NS);
+            assert!(server.lives[&place].is_settled());
+        });
         assert!(
             answer.contains("netd did not answer within 20 s"),
             "{answer}"
@@ -229,16 +234,12 @@ fn workers_keep_running_if_netd_is_late() {
 #[test]
 fn a_worker_that_exits_while_netd_opens_devices_keeps_its_nics() {
     with_server(|server| {
-        let (client, theirs) = UnixStream::pair().unwrap();
-        server.serve_internal(client);
-        let before = server.state.spec().clone();
-        let place = begin_to_add_nic(server);
-        server.state.set_stage(place, Stage::TornDown, "killed");
-        server.advance_domains(1);
-        assert!(server.restarting.is_empty());
-        assert!(!server.is_refitting(place));
-        assert_previous_nics(server, &before);
-        let answer = answer(server, theirs);
+        let answer = answer_to_failed_nic(server, |server, place| {
+            server.state.set_stage(place, Stage::TornDown, "killed");
+            server.advance_domains(1);
+            assert!(server.restarting.is_empty());
+            assert!(!server.is_refitting(place));
+        });
         assert!(answer.contains("exited while netd opened"), "{answer}");
     });
 }
