@@ -53,11 +53,10 @@ impl ManagerServer<'_> {
             let restarts = is_in_steps || is_worker && has_other_nics;
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
-                let why = "killed: its interface is created again";
-                let edit = Edit::Restart(domain.name.clone(), why);
+                let reason = "killed: its interface is created again";
+                let edit = Edit::Restart(domain.name.clone(), reason);
                 let (name, why) = (&domain.name, StepReason::Changed);
-                let step = ReloadRequest::new(edit, name, why, changes.collect());
-                interface_restarts.push(step);
+                interface_restarts.push(ReloadRequest::new(edit, name, why, changes.collect()));
             }
         }
         interface_restarts
