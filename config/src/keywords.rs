@@ -93,10 +93,16 @@ pub(crate) fn alternatives(words: &[String]) -> String {
 
 /// Returns the known key that is most similar to an unknown one, if one is similar enough.
 pub(crate) fn nearest(keys: &[&'static str], key: &str) -> Option<&'static str> {
-    let nearest = keys.iter().min_by_key(|known| levenshtein(known, key));
-    nearest
-        .copied()
-        .filter(|known| levenshtein(known, key) <= 2)
+    const EDITS_MAX: usize = 2;
+    // The distance is at least the difference of the lengths. Comparing only keys of a similar
+    // length also bounds the time that an extremely long key takes.
+    let length = key.chars().count();
+    let similar = keys
+        .iter()
+        .filter(|known| known.len().abs_diff(length) <= EDITS_MAX);
+    let distances = similar.map(|known| (levenshtein(known, key), *known));
+    let (edits, known) = distances.min_by_key(|(edits, _)| *edits)?;
+    (edits <= EDITS_MAX).then_some(known)
 }
 
 /// Returns what to write instead of an unknown key.
@@ -114,6 +120,26 @@ pub(crate) fn suggestion(keys: &[&'static str], meant: Option<&'static str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_with_up_to_two_edits_are_similar() {
+        let long = "x".repeat(1 << 20);
+        for (key, similar) in [
+            ("mac", Some("mac")),
+            ("ma", Some("mac")),
+            ("mäc", Some("mac")),
+            ("nets", Some("netns")),
+            ("adress", Some("address")),
+            ("adres", Some("address")),
+            ("addre", Some("address")),
+            ("addr", None),
+            ("", None),
+            (long.as_str(), None),
+        ] {
+            let found = nearest(&["address", "netns", "mac"], key);
+            assert_eq!(found, similar, "{} bytes", key.len());
+        }
+    }
 
     #[test]
     fn alternatives_read_like_a_sentence() {
