@@ -6,7 +6,7 @@ use abi::classic::{MapOp, UnmapOp};
 use abi::hypercall::HypercallKind;
 use abi::{GrantRef, GrantStatus, Slot};
 use driver::grants::{GranterWindow, fetch_and_copy_small_frames};
-use nic::{Frame, SmallFrame};
+use nic::{Frame, SmallBatch};
 use runtime::call::Calls;
 use runtime::ledger::Hop;
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
@@ -224,7 +224,7 @@ impl GrantMechanism for MappedGrants {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small: &[SmallFrame],
+        small: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {

@@ -4,7 +4,7 @@
 
 use abi::{DomId, GrantRef, Handle};
 use driver::grants::{copy_to, fetch_and_copy_small_frames, page_range, prefetch_destination};
-use nic::{Frame, SmallFrame};
+use nic::{Frame, SmallBatch};
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::rc::Rc;
@@ -92,7 +92,7 @@ impl GrantMechanism for Pointers {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small_frames: &[SmallFrame],
+        small_frames: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {

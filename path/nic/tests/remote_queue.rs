@@ -144,10 +144,10 @@ impl Rig {
         let takes = |frame: &SmallFrame| frame.head()[20] != REJECTED;
         self.queue
             .receive_small(budget, takes, &mut frames, &mut buffers);
-        let frames = frames.iter().map(|frame| {
+        let frames = frames.iter().enumerate().map(|(index, frame)| {
             let mut bytes = vec![0; frame.len()];
             let copy = Area::anonymous(PAGE).unwrap().span().take(frame.len());
-            frame.copy_to(copy, false).unwrap();
+            frames.copy_to(index, copy, false).unwrap();
             copy.read(&mut bytes).unwrap();
             bytes
         });

@@ -2,7 +2,7 @@
 //! implementation per grant mechanism (crate `driver`).
 
 use abi::{GrantRef, GrantStatus};
-use nic::SmallFrame;
+use nic::SmallBatch;
 use nic::frame::SNAPSHOT_MIN;
 use shmem::Span;
 use std::fmt::Debug;
@@ -111,7 +111,7 @@ pub trait GrantMechanism: Debug {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small_frames: &[SmallFrame],
+        small_frames: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {
@@ -167,7 +167,7 @@ impl<G: GrantMechanism + ?Sized> GrantMechanism for Box<G> {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small_frames: &[SmallFrame],
+        small_frames: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {

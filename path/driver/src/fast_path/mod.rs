@@ -2,7 +2,7 @@
 //! ([`nic::small_frame`]), the most frequent kind at high packet rates.
 //!
 //! A [`Frame`] may have many pieces, a separate header, and pending merging, segmentation or
-//! checksums. A small frame is a struct of 96 bytes without pending work: a copy of the frame's
+//! checksums. A small frame is a struct of 80 bytes without pending work: a copy of the frame's
 //! head, and an address. So the two are different types all the way from the source ring to the
 //! destination ring.
 //!

@@ -3,7 +3,7 @@
 
 use abi::{DomId, GrantStatus, Slot};
 use nic::frame::SNAPSHOT_MIN;
-use nic::{Frame, SmallFrame};
+use nic::{Frame, SmallBatch};
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
@@ -72,7 +72,7 @@ pub fn copy_to(dst: Span, source: CopySource, frames: &[Frame]) -> GrantStatus {
 pub fn fetch_and_copy_small_frames(
     ledger: &Ledger,
     accesses: &mut [GrantAccess],
-    small: &[SmallFrame],
+    small: &SmallBatch,
     pick: &[u32],
     prefetch: bool,
 ) {
@@ -87,7 +87,7 @@ pub fn fetch_and_copy_small_frames(
 #[inline]
 pub(super) fn copy_small_frames(
     accesses: &mut [GrantAccess],
-    small: &[SmallFrame],
+    small: &SmallBatch,
     pick: &[u32],
     prefetch: bool,
 ) {
@@ -95,10 +95,7 @@ pub(super) fn copy_small_frames(
         let Ok(to) = access.result else {
             continue;
         };
-        let copied = small
-            .get(*index as usize)
-            .map(|frame| frame.copy_to(to, prefetch));
-        if copied != Some(Ok(())) {
+        if small.copy_to(*index as usize, to, prefetch).is_err() {
             access.result = Err(GrantStatus::BadPage);
         }
     }

@@ -8,7 +8,7 @@ use abi::counted::{Translation, status_bytes, translation_bytes};
 use abi::hypercall::BindOp;
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::frame::SNAPSHOT_MIN;
-use nic::{Frame, SmallFrame};
+use nic::{Frame, SmallBatch};
 use runtime::call::OwnTable;
 use runtime::ledger::Hop;
 use shmem::Span;
@@ -377,7 +377,7 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small: &[SmallFrame],
+        small: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {

@@ -8,7 +8,7 @@ use crate::resegment::slots_for;
 use net::packet::segment::packets;
 use net::queue::QueueDropReason;
 use nic::frame::SNAPSHOT_MAX;
-use nic::{Caps, Frame, SmallBatch, SmallFrame};
+use nic::{Caps, Frame, SmallBatch};
 use runtime::ledger::{Hop, Ledger};
 use vif::netback::{DeliveryReport, Netback, SmallFramesTaken};
 use vif::ring::RingWatch;
@@ -66,7 +66,7 @@ impl VifPort {
 
     /// Like [`VifPort::send`], for small frames up to [`VifPort::longest_small_frame`]. Does not
     /// use the last `reserved` posted buffers of the guest.
-    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32], reserved: u32) {
+    pub fn send_small_frames(&mut self, small: &SmallBatch, pick: &[u32], reserved: u32) {
         let Some(netback) = self.netback() else {
             return;
         };

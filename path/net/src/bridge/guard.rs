@@ -8,12 +8,13 @@
 
 use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
-use super::ethernet::{LENGTHS, is_disguised, word_of};
+use super::ethernet::{Ethernet, LENGTHS, is_disguised, word_of};
 use super::port::PortPermissions;
 use super::sources::Sources;
 use crate::packet::{Arp, Ipv4, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
 use crate::packet::{array, be16, byte, ethertype, protocol};
 use nic::frame::SNAPSHOT_MAX;
+use nic::small_frame::HEAD_BYTES;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// ICMPv6 types of neighbour discovery.
@@ -180,6 +181,14 @@ impl Guard {
     /// Returns whether this is one of the guest's MACs.
     pub(super) fn has(&self, mac: u64) -> bool {
         self.macs.contains(&mac)
+    }
+
+    /// Like [`Guard::harmless_claims`], but also requires that the frame's source is one of the
+    /// guest's MACs.
+    #[inline(never)]
+    pub(super) fn permitted_claims(&self, header: &[u8; HEAD_BYTES]) -> Option<Claims> {
+        let source = Ethernet::of(header.first_chunk()?).source;
+        self.harmless_claims(header).filter(|_| self.has(source))
     }
 
     /// Returns the claims of a frame that needs no [inspection](Self::inspect), because its headers

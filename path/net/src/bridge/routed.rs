@@ -1,11 +1,11 @@
 //! The fast path over the bridge, for small frames that need no decision except their egress port.
 
-use super::ethernet::{Ethernet, GROUP_BIT};
+use super::ethernet::{GROUP_BIT, destination_of};
 use super::guard::{Claims, Guard};
 use super::members::Bridge;
 use super::rules::{Direction, PortFirewall, RoutedFrame};
 use crate::flows::PlainPacket;
-use nic::SmallFrame;
+use nic::SmallBatch;
 
 impl Bridge {
     /// Returns whether [`Bridge::routes`] ever accepts frames from a port.
@@ -30,7 +30,7 @@ impl Bridge {
     #[must_use]
     pub fn routes(
         &mut self,
-        small_frames: &mut [SmallFrame],
+        small_frames: &mut SmallBatch,
         in_port: usize,
         now_ns: u64,
         ports: &mut Vec<u16>,
@@ -54,55 +54,70 @@ impl Bridge {
 
     fn find_routes(
         &self,
-        small_frames: &mut [SmallFrame],
+        small_frames: &mut SmallBatch,
         in_port: usize,
         now_ns: u64,
         ports: &mut Vec<u16>,
         routed: &mut Vec<RoutedFrame>,
     ) -> Option<()> {
         let guard = self.routed(in_port)?;
-        let (in_flows, mut out_flows) = (self.flows(in_port), None);
-        let mut has_flows = false;
-        // Most frames of a batch have the same destination and the same claims.
+        // Most frames of a batch have the same destination and the same claims. The functions for
+        // the others are not inlined, so that the loop needs few registers.
         let mut last = (u64::MAX, 0);
         let mut permitted = Claims::NONE;
-        for small_frame in small_frames {
-            let ethernet = small_frame.head().first_chunk()?;
-            let ethernet = Ethernet::of(ethernet);
-            if !permitted.are_those_of(small_frame.head()) {
-                if !guard.has(ethernet.source) {
-                    return None;
-                }
-                permitted = guard.harmless_claims(small_frame.head())?;
+        for small_frame in small_frames.iter() {
+            let head = small_frame.head();
+            if !permitted.are_those_of(head) {
+                permitted = guard.permitted_claims(head)?;
             }
-            if ethernet.destination != last.0 {
-                let group = ethernet.destination & GROUP_BIT != 0;
-                match self.table.find(ethernet.destination, now_ns) {
-                    Some(port)
-                        if port != in_port
-                            && !group
-                            && self.ignores_established(port, Direction::Out) =>
-                    {
-                        last = (ethernet.destination, port as u16);
-                        out_flows = self.flows(port);
-                        has_flows = in_flows.is_some() || out_flows.is_some();
-                    }
-                    _ => return None,
-                }
-            }
-            if has_flows {
-                let len = small_frame.len();
-                if PlainPacket::needs_more(small_frame.head()) {
-                    small_frame.lengthen().ok()?;
-                }
-                let packet = PlainPacket::of(small_frame.header())?;
-                for (flows, direction) in [(in_flows, Direction::In), (out_flows, Direction::Out)] {
-                    let Some(flows) = flows else { continue };
-                    let flow = flows.find_established(direction, &packet, now_ns)?;
-                    routed.push(RoutedFrame { flow, len });
-                }
+            let destination = destination_of(head.first_chunk()?);
+            if destination != last.0 {
+                last = (destination, self.route(in_port, destination, now_ns)?);
             }
             ports.push(last.1);
+        }
+        if self.rules.is_empty() {
+            return Some(());
+        }
+        self.find_flows(small_frames, in_port, now_ns, ports, routed)
+    }
+
+    /// Returns the egress port of the frames for one station, unless each of them needs a verdict.
+    #[inline(never)]
+    fn route(&self, in_port: usize, destination: u64, now_ns: u64) -> Option<u16> {
+        let is_group = destination & GROUP_BIT != 0;
+        let port = self.table.find(destination, now_ns)?;
+        let is_open = port != in_port && self.ignores_established(port, Direction::Out);
+        (is_open && !is_group).then_some(port as u16)
+    }
+
+    /// Finds the flows of frames whose ingress or egress port has a flow table.
+    #[inline(never)]
+    fn find_flows(
+        &self,
+        small_frames: &mut SmallBatch,
+        in_port: usize,
+        now_ns: u64,
+        ports: &[u16],
+        routed: &mut Vec<RoutedFrame>,
+    ) -> Option<()> {
+        let in_flows = self.flows(in_port);
+        for (index, port) in ports.iter().enumerate() {
+            let out_flows = self.flows((*port).into());
+            if in_flows.is_none() && out_flows.is_none() {
+                continue;
+            }
+            let small_frame = small_frames.get(index)?;
+            let len = small_frame.len();
+            if PlainPacket::needs_more(small_frame.head()) {
+                small_frames.lengthen(index).ok()?;
+            }
+            let packet = PlainPacket::of(small_frames.header(index))?;
+            for (flows, direction) in [(in_flows, Direction::In), (out_flows, Direction::Out)] {
+                let Some(flows) = flows else { continue };
+                let flow = flows.find_established(direction, &packet, now_ns)?;
+                routed.push(RoutedFrame { flow, len });
+            }
         }
         Some(())
     }

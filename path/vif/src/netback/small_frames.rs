@@ -130,7 +130,7 @@ impl<G: GrantMechanism> Netback<G> {
     /// bytes. Leaves the last `spared` buffers that the guest has posted.
     pub fn small_frames_to_guest(
         &mut self,
-        small_frames: &[SmallFrame],
+        small_frames: &SmallBatch,
         pick: &[u32],
         spared: u32,
     ) -> DeliveryReport {

@@ -4,7 +4,7 @@
 use crate::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
-use nic::SmallFrame;
+use nic::SmallBatch;
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
@@ -119,7 +119,7 @@ impl GrantMechanism for FakeGrants {
     fn write_small_frames(
         &mut self,
         accesses: &mut [GrantAccess],
-        small_frames: &[SmallFrame],
+        small_frames: &SmallBatch,
         pick: &[u32],
         prefetch: bool,
     ) {
@@ -131,7 +131,7 @@ impl GrantMechanism for FakeGrants {
             }
             let to = self.open(access.gref, access.offset, access.len, true);
             access.result = to.and_then(|to| {
-                let copied = small_frames[*index as usize].copy_to(to, prefetch);
+                let copied = small_frames.copy_to(*index as usize, to, prefetch);
                 copied.map(|()| to).map_err(|_| GrantStatus::BadPage)
             });
             self.writes += 1;
