@@ -251,9 +251,8 @@ impl LiveConfig {
         let mut own: Vec<MacAddress> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
         own.extend(extra(guest));
         own.extend(self.config.guests.iter().flat_map(extra));
-        let guests = self.config.guests.iter().enumerate();
-        let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
-        let vifs = vifs.filter_map(|(g, v)| self.config.vif_mac(g, v));
+        let vifs = self.config.vifs();
+        let vifs = vifs.filter_map(|((g, v), ..)| self.config.vif_mac(g, v));
         let nics = (0..self.config.nics.len()).filter_map(|nic| self.config.nic_mac(nic));
         let taken: BTreeSet<MacAddress> = vifs.chain(nics).chain(own).collect();
         let vifs = guest.vifs.len();
@@ -272,7 +271,7 @@ impl LiveConfig {
     ///
     /// Returns the reason as text if no guest has this name, or it cannot be removed.
     pub fn check_removable(&self, name: &str) -> Result<(), String> {
-        let guest = self.config.guests.iter().find(|guest| guest.name == name);
+        let guest = self.config.guest(name);
         let guest = guest.ok_or_else(|| format!("no guest is named {name}"))?;
         match guest.vifs.iter().find_map(|vif| vif.pdev.as_ref()) {
             Some(pdev) => Err(format!(
@@ -286,14 +285,12 @@ impl LiveConfig {
 
     /// Removes a guest.
     pub fn remove(&mut self, name: &str) {
-        let guests = self.config.guests.iter().enumerate();
-        for (g, guest) in guests.filter(|(_, guest)| guest.name == name) {
-            for (v, vif) in guest.vifs.iter().enumerate() {
-                let mac = self.config.vif_mac(g, v);
-                let addresses = vif.stations().ips();
-                self.removed_addresses
-                    .extend(addresses.zip(mac.into_iter().cycle()));
-            }
+        let vifs = self.config.vifs();
+        for ((g, v), _, vif) in vifs.filter(|(_, guest, _)| guest.name == name) {
+            let mac = self.config.vif_mac(g, v);
+            let addresses = vif.stations().ips();
+            self.removed_addresses
+                .extend(addresses.zip(mac.into_iter().cycle()));
         }
         while self.removed_addresses.len() > REMOVED_ADDRESSES_MAX {
             self.removed_addresses.pop_first();

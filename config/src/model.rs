@@ -87,6 +87,25 @@ impl Config {
         self.vif(guest, vif)?.ifname(vif)
     }
 
+    /// Returns the NIC with a name.
+    pub(crate) fn nic(&self, name: &str) -> Option<&NicSection> {
+        self.nics.iter().find(|nic| nic.name == name)
+    }
+
+    /// Returns the guest with a name.
+    pub(crate) fn guest(&self, name: &str) -> Option<&GuestSection> {
+        self.guests.iter().find(|guest| guest.name == name)
+    }
+
+    /// Returns every guest interface with its guest, and the numbers of both.
+    pub(crate) fn vifs(&self) -> impl Iterator<Item = ((usize, usize), &GuestSection, &Vif)> {
+        let guests = self.guests.iter().enumerate();
+        guests.flat_map(|(g, guest)| {
+            let vifs = guest.vifs.iter().enumerate();
+            vifs.map(move |(v, vif)| ((g, v), guest, vif))
+        })
+    }
+
     pub(crate) fn vif(&self, guest: usize, vif: usize) -> Option<&Vif> {
         self.guests.get(guest)?.vifs.get(vif)
     }
@@ -108,7 +127,7 @@ impl Config {
     pub(crate) fn default_buffer_size(&self) -> BufferSize {
         let leaves_segments =
             |vif: &Vif| vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap(_));
-        let mut vifs = self.guests.iter().flat_map(|guest| &guest.vifs).peekable();
+        let mut vifs = self.vifs().map(|(.., vif)| vif).peekable();
         let is_local = |nic: &NicSection| matches!(nic.kind, NicKind::Local { .. });
         let whole = self.driver.offloads == Offloads::Tso
             && self.nics.iter().all(is_local)

@@ -38,20 +38,18 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         }
         taken.port(part, nic.kind.port(), config.nic_ifname(n));
     }
-    for (g, guest) in config.guests.iter().enumerate() {
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let part = ConfigPart::Vif(g, v);
-            taken.mac(part, "mac", config.vif_mac(g, v));
-            for mac in &vif.security.extra_macs {
-                taken.mac(part, "extra_macs", Some(*mac));
-            }
-            taken.addresses(part, vif.stations().addresses);
-            let port = match &vif.endpoint {
-                Endpoint::Tap(port) => Some(port),
-                _ => None,
-            };
-            taken.port(part, port, config.vif_ifname(g, v));
+    for ((g, v), _, vif) in config.vifs() {
+        let part = ConfigPart::Vif(g, v);
+        taken.mac(part, "mac", config.vif_mac(g, v));
+        for mac in &vif.security.extra_macs {
+            taken.mac(part, "extra_macs", Some(*mac));
         }
+        taken.addresses(part, vif.stations().addresses);
+        let port = match &vif.endpoint {
+            Endpoint::Tap(port) => Some(port),
+            _ => None,
+        };
+        taken.port(part, port, config.vif_ifname(g, v));
     }
 }
 

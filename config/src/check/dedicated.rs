@@ -12,15 +12,13 @@ use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut taken = BTreeMap::new();
-    for (g, guest) in config.guests.iter().enumerate() {
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let Some(pdev) = &vif.pdev else { continue };
-            let part = ConfigPart::Vif(g, v);
-            if let Some((what, remedy)) = contradiction(pdev, vif, config, &taken) {
-                found.add(part, "pdev", what, remedy);
-            }
-            taken.insert(pdev, part.to_string());
+    for ((g, v), _, vif) in config.vifs() {
+        let Some(pdev) = &vif.pdev else { continue };
+        let part = ConfigPart::Vif(g, v);
+        if let Some((what, remedy)) = contradiction(pdev, vif, config, &taken) {
+            found.add(part, "pdev", what, remedy);
         }
+        taken.insert(pdev, part.to_string());
     }
 }
 
@@ -32,8 +30,7 @@ fn contradiction(
     config: &Config,
     taken: &BTreeMap<&Pdev, String>,
 ) -> Option<(String, String)> {
-    let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
-    let Some(nic) = nic else {
+    let Some(nic) = config.nic(&pdev.nic) else {
         let what = format!("`pdev` is \"{pdev}\", but no NIC is named {}", pdev.nic);
         return Some((what, "write the `name` of a [[nic]]".into()));
     };

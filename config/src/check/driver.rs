@@ -64,7 +64,7 @@ fn flip(config: &Config, found: &mut Findings) {
         let remedy = "leave them out: pages are exchanged one for one";
         found.add(ConfigPart::Buffers, "spare", what, remedy);
     }
-    let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let vifs = config.vifs().count();
     let pages = vifs.saturating_mul(buffers.to_guest as usize);
     if pages > FLIP_PAGES_MAX {
         let what = format!("{wrong} and {vifs} interfaces have {pages} buffers `to_guest`");

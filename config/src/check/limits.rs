@@ -9,7 +9,7 @@ use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
 use abi::machine::DomainSpec;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
-    let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let vifs = config.vifs().count();
     let most = fd::CONNECTIONS_MAX as usize;
     if vifs > most {
         let last = config.guests.len().saturating_sub(1);

@@ -13,38 +13,29 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             ConfigPart::NicRule(n, r)
         });
     }
-    for (g, guest) in config.guests.iter().enumerate() {
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let part = ConfigPart::Vif(g, v);
-            let is_stateful = vif.stateful || keep_state(&vif.settings.rules);
-            tables += u32::from(is_stateful);
-            workers(config, found, &vif.settings.rules, |r| {
-                ConfigPart::VifRule(g, v, r)
-            });
-            if vif.stateful {
-                one_worker(config, found, part, "firewall");
-                if let Some(r) = vif
-                    .settings
-                    .rules
-                    .iter()
-                    .position(|rule| rule.name == INBOUND)
-                {
-                    let what =
-                        format!("`name` is \"{INBOUND}\", the name that `firewall` gives its rule");
-                    found.add(ConfigPart::VifRule(g, v, r), "name", what, "choose another");
-                }
-            } else if vif.inbound.is_some() {
-                let what = "`inbound` is set, and `firewall` is not \"stateful\"";
-                found.add(part, "inbound", what, "write both, or leave it out");
+    for ((g, v), _, vif) in config.vifs() {
+        let (part, rules) = (ConfigPart::Vif(g, v), &vif.settings.rules);
+        let is_stateful = vif.stateful || keep_state(rules);
+        tables += u32::from(is_stateful);
+        workers(config, found, rules, |r| ConfigPart::VifRule(g, v, r));
+        if vif.stateful {
+            one_worker(config, found, part, "firewall");
+            if let Some(r) = rules.iter().position(|rule| rule.name == INBOUND) {
+                let what =
+                    format!("`name` is \"{INBOUND}\", the name that `firewall` gives its rule");
+                found.add(ConfigPart::VifRule(g, v, r), "name", what, "choose another");
             }
-            let Some(pdev) = &vif.pdev else { continue };
-            let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
-            if is_stateful || nic.is_some_and(|nic| keep_state(&nic.settings.rules)) {
-                let what = format!("`pdev` is \"{pdev}\", and the rules before it keep state");
-                let remedy = "leave one of them out: the kernel applies the rules before a \
-                              dedicated queue, and tracks no flows";
-                found.add(part, "pdev", what, remedy);
-            }
+        } else if vif.inbound.is_some() {
+            let what = "`inbound` is set, and `firewall` is not \"stateful\"";
+            found.add(part, "inbound", what, "write both, or leave it out");
+        }
+        let Some(pdev) = &vif.pdev else { continue };
+        let nic = config.nic(&pdev.nic);
+        if is_stateful || nic.is_some_and(|nic| keep_state(&nic.settings.rules)) {
+            let what = format!("`pdev` is \"{pdev}\", and the rules before it keep state");
+            let remedy = "leave one of them out: the kernel applies the rules before a dedicated \
+                          queue, and tracks no flows";
+            found.add(part, "pdev", what, remedy);
         }
     }
     let most = config.driver.flow_tables;

@@ -4,7 +4,6 @@
 //! address would depend on the guests before it.
 
 use crate::address::Cidr;
-use crate::guest::Vif;
 use crate::model::Config;
 use crate::nic::{NicKind, NicSection};
 use abi::machine::ConfigValue;
@@ -78,8 +77,9 @@ fn assign_address(
 
 /// Returns the network of a NIC, whose kernel end is the gateway.
 fn of_nic(config: &Config, name: &str) -> Result<GuestNetwork, String> {
-    let nic = config.nics.iter().find(|nic| nic.name == name);
-    let nic = nic.ok_or_else(|| format!("no NIC is named {name}"))?;
+    let nic = config
+        .nic(name)
+        .ok_or_else(|| format!("no NIC is named {name}"))?;
     let network = kernel_network(&nic.kind);
     network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
 }
@@ -94,8 +94,7 @@ fn kernel_network(kind: &NicKind) -> Option<GuestNetwork> {
 
 /// Returns the network of the first NIC with a gateway, else of the first guest with an address.
 fn any(config: &Config) -> Option<GuestNetwork> {
-    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    let of_guests = vifs.filter_map(|vif| {
+    let of_guests = config.vifs().filter_map(|(.., vif)| {
         let stations = vif.stations();
         let of = *stations.addresses.first()?;
         let is_in = |gateway: &IpAddr| of.contains(*gateway);
@@ -111,9 +110,9 @@ fn any(config: &Config) -> Option<GuestNetwork> {
 
 /// Returns every address of a NIC or guest, and of the routers to which these send.
 fn taken(config: &Config) -> BTreeSet<IpAddr> {
-    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let vifs = config.vifs().map(|(.., vif)| vif.stations());
     let nics = config.nics.iter().map(NicSection::stations);
-    let all = nics.chain(vifs.map(Vif::stations));
+    let all = nics.chain(vifs);
     all.flat_map(|stations| stations.ips().chain(stations.routers()))
         .collect()
 }

@@ -43,9 +43,8 @@ pub(super) fn steps(
     now: &Sections,
 ) -> Option<Vec<NicsStep>> {
     resolve_macs(running, config);
-    let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let stays = |nic: &NicSection| config.nics.iter().any(|now| now == nic);
-    let is_added = |nic: &NicSection| existing(&nic.name) != Some(nic);
+    let is_added = |nic: &NicSection| running.nic(&nic.name) != Some(nic);
     let added_nics = || config.nics.iter().filter(|nic| is_added(nic));
     let removed_nics = || running.nics.iter().filter(|nic| !stays(nic));
     if added_nics().chain(removed_nics()).next().is_none() {
@@ -65,7 +64,7 @@ pub(super) fn steps(
         let setting = current_nic(live, before, nic);
         if stays(nic) {
             remaining.push(setting);
-        } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
+        } else if let Some(becomes) = config.nic(&nic.name) {
             let becoming = with_mac(&find(section_list(now, "nic"), &nic.name), becomes.mac);
             let mut words = Vec::new();
             differences(
@@ -94,7 +93,7 @@ pub(super) fn steps(
                 &find(section_list(now, "nic"), &nic.name),
                 nic.mac,
             ));
-            changes.push(match existing(&nic.name) {
+            changes.push(match running.nic(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
                 None => format!("NIC {} is new", nic.name),
             });
@@ -135,14 +134,13 @@ fn can_be_removed(nic: &NicSection) -> bool {
 
 /// Keeps the current MACs of NICs without configured ones, and assigns unused MACs to new NICs.
 fn resolve_macs(running: &Config, config: &mut Config) {
-    let existing = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(|nic| nic.mac).collect();
     taken.extend(config.nics.iter().filter_map(|nic| nic.mac));
     for nic in &mut config.nics {
         let name = nic.name.clone();
         let Some(mac) = nic.mac_mut() else { continue };
         if mac.is_none() {
-            *mac = existing(&name).and_then(|nic| nic.mac);
+            *mac = running.nic(&name).and_then(|nic| nic.mac);
         }
         if mac.is_none() {
             let mut free = (0..u16::MAX).map(|number| MacAddress::derived(0, number, 0));

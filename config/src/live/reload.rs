@@ -70,10 +70,8 @@ pub fn difference(
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
     let mut to_attach = Vec::new();
     for (mut guest, described) in config.guests.into_iter().zip(section_list(&now, "guest")) {
-        let mut existing = running.config.guests.iter();
-        let existing = existing.find(|existing| existing.name == guest.name);
         let mut in_place = false;
-        let changes = match existing {
+        let changes = match running.config.guest(&guest.name) {
             None => None,
             Some(existing) if is_same(&mut guest, existing) => continue,
             Some(existing) => {
@@ -109,8 +107,7 @@ pub fn difference(
 /// Returns `None` if the machine has no guest of this name.
 #[must_use]
 pub fn current_guest(live: &LiveSpec, running: &LiveConfig, name: &str) -> Option<ConfigValue> {
-    let mut existing = running.config.guests.iter();
-    let existing = existing.find(|existing| existing.name == name)?;
+    let existing = running.config.guest(name)?;
     let files = settings(&live.files()).ok()?;
     Some(with_macs(&written(live, &files, name), &macs(existing)))
 }
@@ -204,11 +201,7 @@ fn fixed_nics(
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for (n, nic) in config.nics.iter().enumerate() {
-        match running
-            .nics
-            .iter()
-            .find(|existing| existing.name == nic.name)
-        {
+        match running.nic(&nic.name) {
             None => found.push(finding(
                 ConfigPart::Nic(n),
                 "",
@@ -223,7 +216,7 @@ fn fixed_nics(
         }
     }
     for nic in &running.nics {
-        if config.nics.iter().all(|of| of.name != nic.name) {
+        if config.nic(&nic.name).is_none() {
             let what = format!("NIC {} is removed", nic.name);
             found.push(finding(ConfigPart::Machine, "", what));
         }

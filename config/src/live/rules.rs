@@ -25,10 +25,8 @@ impl LiveConfig {
     ) -> Result<ConfigValue, String> {
         let name = state::name_of(request);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
-        let mut guests = self.config.guests.iter();
-        let present = guests.find(|guest| guest.name == name);
         let missing = || format!("no guest is named {name}");
-        let present = present.ok_or_else(missing)?;
+        let present = self.config.guest(name).ok_or_else(missing)?;
         if !live.is_attached_by_hand(name) {
             return Err(format!(
                 "guest {name} belongs to the machine's files: change its rules there, then run \

@@ -44,10 +44,7 @@ impl LiveConfig {
         let present = &driver.nics;
         let (mut nics, devices) = machine::nics_of(&self.config, worker);
         let mut domain = before.clone();
-        let stays = |name: &String| {
-            let is_there = self.config.nics.iter().any(|nic| nic.name == *name);
-            is_there && !added.contains(name)
-        };
+        let stays = |name: &String| self.config.nic(name).is_some() && !added.contains(name);
         for nic in present.iter().filter(|nic| !stays(&nic.name)) {
             for number in numbers(&mut nic.kind.clone()) {
                 if let Some(device) = domain.devices.get_mut(*number as usize) {

@@ -47,13 +47,9 @@ fn owners<'c>(
     config: &'c Config,
     nic: &'c NicSection,
 ) -> impl Iterator<Item = ((usize, usize), &'c GuestSection, &'c Vif, u32)> {
-    let guests = config.guests.iter().enumerate();
-    guests.flat_map(move |(g, guest)| {
-        let vifs = guest.vifs.iter().enumerate();
-        vifs.filter_map(move |(v, vif)| {
-            let pdev = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name)?;
-            Some(((g, v), guest, vif, pdev.queue))
-        })
+    config.vifs().filter_map(move |(place, guest, vif)| {
+        let pdev = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name)?;
+        Some((place, guest, vif, pdev.queue))
     })
 }
 

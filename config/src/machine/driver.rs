@@ -63,21 +63,19 @@ pub(super) fn domain(config: &Config, worker: u32) -> DomainSpec {
 /// slots of the NICs in its window.
 fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
     let mut vifs = Vec::new();
-    for (g, guest) in config.guests.iter().enumerate() {
+    for (place, guest, vif) in config.vifs() {
         let slots = grant_entries(config, guest);
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let first_slot = nics.window_slots;
-            let tables_slot = first_slot.saturating_add(slots);
-            nics.window_slots = tables_slot.saturating_add(table_slots(config, slots));
-            vifs.push(VifConfig {
-                conn: nics.device_domains + vifs.len() as u32,
-                first_slot,
-                tables_slot,
-                queue: nics.dedicated.get(&(g, v)).copied(),
-                device_queue: nics.device_queues.get(&(g, v)).copied(),
-                ..vif_config(config, (g, v), vif)
-            });
-        }
+        let first_slot = nics.window_slots;
+        let tables_slot = first_slot.saturating_add(slots);
+        nics.window_slots = tables_slot.saturating_add(table_slots(config, slots));
+        vifs.push(VifConfig {
+            conn: nics.device_domains + vifs.len() as u32,
+            first_slot,
+            tables_slot,
+            queue: nics.dedicated.get(&place).copied(),
+            device_queue: nics.device_queues.get(&place).copied(),
+            ..vif_config(config, place, vif)
+        });
     }
     vifs
 }
@@ -117,8 +115,7 @@ fn collateral(config: &Config) -> u32 {
     if !config.driver.grants.has_tables() {
         return 0;
     }
-    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    let shares = vifs.map(|vif| {
+    let shares = config.vifs().map(|(.., vif)| {
         let posted = vif.pdev.as_ref().map_or(0, |_| rx_pages(config));
         sum([ring_pages(config), COLLATERAL_PAGES, posted])
     });
