@@ -25,7 +25,7 @@ use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
 use crate::{ConfigFile, Endpoint, MacAddress, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
-use abi::machine::{ConfigValue, DomainSpec, HotplugState, Machine, Program};
+use abi::machine::{ConfigValue, Connection, DomainSpec, HotplugState, Machine, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -84,6 +84,8 @@ pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problem
 pub struct ResolvedGuest {
     /// Its domain.
     pub domain: DomainSpec,
+    /// Its connections, in the order in which it numbers them.
+    pub connections: Vec<Connection>,
     /// The configuration of its interfaces for a worker of the driver domain, without connections
     /// and slots.
     pub vifs: Vec<VifConfig>,
@@ -200,7 +202,7 @@ impl LiveConfig {
         guest: &ConfigValue,
         macs: Vec<MacAddress>,
     ) -> Result<ResolvedGuest, Problems> {
-        let (domain, mut vifs) = machine::guest_of(&self.config, g);
+        let (domain, connections, mut vifs) = machine::guest_of(&self.config, g);
         for vif in &mut vifs {
             let others = |address| {
                 self.removed_addresses
@@ -216,6 +218,7 @@ impl LiveConfig {
         let warnings = warnings.map(|Finding { what, remedy, .. }| format!("{what}; {remedy}"));
         let resolved = ResolvedGuest {
             domain,
+            connections,
             vifs,
             guest: with_macs(guest, &macs),
             macs,

@@ -6,7 +6,7 @@ use crate::spec::outlives_domain;
 use abi::DomId;
 use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{self, Device, DomainSpec, NetnsId, OpenedNotes};
+use abi::machine::{self, Connection, Device, DomainSpec, NetnsId, OpenedNotes};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
@@ -69,24 +69,20 @@ fn unit(place: usize, device: usize) -> u32 {
     place as u32 * DEVICES_MAX + device as u32
 }
 
-/// Connects the domain at a place to the backends that serve it from the start of the machine.
+/// Makes a connection. Returns the number by which the backend knows it.
 pub(crate) fn connect(
     core: &mut CoreLink,
     state: &MachineState,
-    place: usize,
-) -> Result<(), CoreError> {
-    let domain = domain(state, place)?;
-    let served = state.connections.iter();
-    for connection in served.filter(|connection| connection.frontend == domain.name) {
-        let end = |name: &str| state.find(name).ok_or(format!("{name} was not built"));
-        let connect = CoreRequest::Connect {
-            backend: end(&connection.backend)?,
-            frontend: end(&connection.frontend)?,
-            handle: connection.handle,
-        };
-        core.request(connect, &[])?;
-    }
-    Ok(())
+    connection: &Connection,
+) -> Result<u32, CoreError> {
+    let end = |name: &str| state.find(name).ok_or(format!("{name} was not built"));
+    let connect = CoreRequest::Connect {
+        backend: end(&connection.backend)?,
+        frontend: end(&connection.frontend)?,
+        handle: connection.handle,
+    };
+    let done = core.request(connect, &[])?;
+    Ok((done.value >> 32) as u32)
 }
 
 /// Takes the answers about these devices that have arrived from netd. Returns the devices that netd
@@ -145,6 +141,13 @@ pub(crate) fn place_of_unit(unit: u32) -> (usize, usize) {
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);
+}
+
+/// Closes the devices that outlive the domain at a place.
+pub(crate) fn close_all(core: &mut CoreLink, state: &MachineState, place: usize) {
+    for device in lasting_devices(state, place) {
+        close(core, device);
+    }
 }
 
 /// Asks netd to open devices and does not wait for the answers.
@@ -297,8 +300,7 @@ pub(crate) fn take_given(
         // The next process needs a separate descriptor.
         close(core, place_of_unit(unit));
     }
-    let name = state.domain(place).map_or("", |domain| &domain.name);
-    let what = format!("domain {name}");
+    let what = format!("domain {}", state.name_of(place));
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 

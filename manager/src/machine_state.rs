@@ -22,7 +22,7 @@ pub(crate) struct MachineState {
     /// Groups with rights, in addition to root and the machine's user.
     pub(crate) access: Access,
     /// Connections from the start of the machine.
-    pub(crate) connections: Vec<Connection>,
+    connections: Vec<Connection>,
     /// The domains that the core has built, by place.
     reported: BTreeMap<usize, ReportedDomain>,
 }
@@ -134,6 +134,19 @@ impl MachineState {
     /// Returns the description of the domain at a place.
     pub(crate) fn domain(&self, place: usize) -> Option<&DomainSpec> {
         self.spec.domains().get(&place)
+    }
+
+    /// Returns the connections from the start of the machine in which a domain is the frontend, in
+    /// the order in which the domain numbers them.
+    pub(crate) fn connections_of(&self, frontend: &str) -> Vec<Connection> {
+        let all = self.connections.iter();
+        let own = all.filter(|connection| connection.frontend == frontend);
+        own.cloned().collect()
+    }
+
+    /// Returns the name of the domain at a place, or an empty text without a domain.
+    pub(crate) fn name_of(&self, place: usize) -> &str {
+        self.domain(place).map_or("", |domain| &domain.name)
     }
 
     /// Records the id of the domain at a place.

@@ -10,7 +10,9 @@ mod ports;
 
 pub(crate) use change::{GuestSpec, PendingNicChange, Ports, SpecChange};
 
-use abi::machine::{ConfigValue, Device, DomainSpec, HotplugState, NetnsId, Program, Restarts};
+use abi::machine::{
+    ConfigValue, Connection, Device, DomainSpec, HotplugState, NetnsId, Program, Restarts,
+};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{AttachedGuest, Origin};
@@ -53,6 +55,8 @@ pub(crate) struct AdmittedGuest {
     pub(crate) macs: Vec<String>,
     /// Warnings about the section, one sentence each.
     pub(crate) warnings: Vec<String>,
+    /// The guest's connections, in the order in which it numbers them.
+    pub(crate) connections: Vec<Connection>,
     /// The guest's interfaces. They receive slots and connections later, because other guests may
     /// connect first.
     pub(crate) vifs: Vec<VifConfig>,
@@ -189,6 +193,7 @@ impl MachineSpec {
             name,
             macs: resolved.macs.iter().map(ToString::to_string).collect(),
             warnings: resolved.warnings,
+            connections: resolved.connections,
             vifs: resolved.vifs,
             ports,
         };

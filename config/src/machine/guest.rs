@@ -9,8 +9,9 @@ use crate::kernel_port::KernelPort;
 use crate::model::Config;
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool, sum,
+    worker_name,
 };
-use abi::machine::{Device, DomainSpec, Ipv6Settings, Program, Tap};
+use abi::machine::{Connection, Device, DomainSpec, Ipv6Settings, Program, Tap};
 
 /// Returns the domain of guest number `g`.
 pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainSpec {
@@ -43,6 +44,21 @@ pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainS
         devices: devices.0,
         config: json(&config_text),
     }
+}
+
+/// Returns the connections of a guest, in the order in which the guest numbers them.
+pub(super) fn connections(
+    config: &Config,
+    guest: &GuestSection,
+) -> impl Iterator<Item = Connection> {
+    let workers = 0..config.driver.workers.max(1);
+    let handles = 0..guest.vifs.len() as u16;
+    let ends = handles.flat_map(move |handle| workers.clone().map(move |worker| (worker, handle)));
+    ends.map(move |(worker, handle)| Connection {
+        backend: worker_name(worker),
+        frontend: guest.name.clone(),
+        handle,
+    })
 }
 
 /// Returns the number of pages of virtual machines' memory that the guest may map.

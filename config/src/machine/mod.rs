@@ -21,19 +21,12 @@ pub(crate) use encode::json;
 pub(crate) fn build(config: &Config) -> Machine {
     let workers = 0..config.driver.workers.max(1);
     let mut domains: Vec<_> = workers
-        .clone()
         .map(|worker| driver::domain(config, worker))
         .collect();
     let mut connections = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
         domains.push(guest::domain(config, g, guest));
-        for handle in 0..guest.vifs.len() {
-            connections.extend(workers.clone().map(|worker| Connection {
-                backend: worker_name(worker),
-                frontend: guest.name.clone(),
-                handle: handle as u16,
-            }));
-        }
+        connections.extend(guest::connections(config, guest));
     }
     for (n, nic) in config.nics.iter().enumerate() {
         let Some(device) = device::domain(config, n, nic) else {
@@ -56,14 +49,15 @@ pub(crate) fn build(config: &Config) -> Machine {
     }
 }
 
-/// Returns the domain of guest number `g`, and a worker's configuration of its interfaces, without
-/// connections and slots.
-pub(crate) fn guest_of(config: &Config, g: usize) -> (DomainSpec, Vec<VifConfig>) {
+/// Returns the domain of guest number `g` and its connections, and a worker's configuration of its
+/// interfaces, without the numbers of connections and slots.
+pub(crate) fn guest_of(config: &Config, g: usize) -> (DomainSpec, Vec<Connection>, Vec<VifConfig>) {
     let guest = config.guests.get(g).cloned().unwrap_or_default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs.map(|(v, vif)| driver::vif_config(config, (g, v), vif));
     let vifs = vifs.collect();
-    (guest::domain(config, g, &guest), vifs)
+    let connections = guest::connections(config, &guest).collect();
+    (guest::domain(config, g, &guest), connections, vifs)
 }
 
 /// Returns a worker's configuration of its NICs, and their devices.

@@ -19,13 +19,9 @@ use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::edit::Edit;
-use crate::life::{Lifecycle, WorkerCall};
 use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
-use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{AttachReply, ConfigValue};
-use abi::mailbox::MailboxRequest;
-use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
 
 impl ManagerServer<'_> {
@@ -104,10 +100,7 @@ impl ManagerServer<'_> {
             origins: vec![(origin, None)],
         };
         self.begin_edit(name, edit);
-        let domain = self.state.domain(place);
-        let pause_ms = domain.and_then(|domain| domain.restart_pause_ms);
-        self.lives
-            .insert(place, Lifecycle::new(place, pause_ms, now));
+        self.begin_life(place, now);
         Ok(())
     }
 
@@ -117,42 +110,6 @@ impl ManagerServer<'_> {
         if let Some(config) = &mut self.config {
             config.remove(name);
         }
-    }
-
-    /// Connects a new guest to the workers. Returns the calls by which the workers add its ports.
-    pub(super) fn connect_guest(
-        &mut self,
-        place: usize,
-        vifs: &[VifConfig],
-    ) -> Result<Vec<WorkerCall>, CoreError> {
-        let mut vifs = self.state.spec().ports(vifs)?;
-        let frontend = self.state.id(place);
-        let frontend = frontend.ok_or("the domain was not built".to_owned())?;
-        let domain = self.state.domain(place);
-        let name = domain.map_or_else(String::new, |domain| domain.name.clone());
-        let is_reattached = self.state.spec().saved_guest(&name).is_some();
-        let handles = vifs.values().map(Vec::len).max().unwrap_or_default();
-        // The guest numbers its connections in this order.
-        for handle in 0..handles {
-            for (&worker, vifs) in &mut vifs {
-                let backend = self.state.id(worker);
-                let connect = CoreRequest::Connect {
-                    backend: backend.ok_or("the machine has no driver domain".to_owned())?,
-                    frontend,
-                    handle: handle as u16,
-                };
-                let done = self.core.request(connect, &[])?;
-                if let Some(vif) = vifs.get_mut(handle) {
-                    vif.conn = (done.value >> 32) as u32;
-                    // Other stations may have sent queries for the guest's addresses during its
-                    // absence.
-                    vif.announces |= is_reattached;
-                }
-            }
-        }
-        let calls = WorkerCall::of_ports(&vifs, |vif| MailboxRequest::Attach { vif })?;
-        self.state.edit_guest(&name, |guest| guest.ports = vifs);
-        Ok(calls)
     }
 
     /// Continues reattachments, reloads and edits of waiting clients, and drives all domains.

@@ -107,13 +107,10 @@ impl ManagerServer<'_> {
     /// Records that the domain at a place is removed completely: its name, its place and its slots
     /// are free.
     pub(super) fn record_removal(&mut self, place: usize, now: u64) {
-        let domain = self.state.domain(place);
-        let name = domain.map_or_else(String::new, |domain| domain.name.clone());
+        let name = self.state.name_of(place).to_owned();
         // The devices are closed last, when only netd has the interfaces, so that their slow
         // removal delays only netd.
-        for device in build::lasting_devices(&self.state, place) {
-            build::close(self.core, device);
-        }
+        build::close_all(self.core, &self.state, place);
         self.lives.remove(&place);
         self.state.clear_id(place);
         if let Some(mut console) = self.consoles.remove(place) {

@@ -9,12 +9,22 @@ use crate::life::{
     CallState, DomainEvent, DomainView, Goal, LifeAction, LifeStep, Lifecycle, NeededDevices,
     StartStage, WorkerCall, WorkerView, step,
 };
+use crate::spec::Ports;
 use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::mailbox::MailboxRequest;
 use std::collections::BTreeMap;
 
 impl ManagerServer<'_> {
+    /// Adds a domain to start: at the start of the machine, or in an attach.
+    pub(super) fn begin_life(&mut self, place: usize, now: u64) {
+        let domain = self.state.domain(place);
+        let pause_ms = domain.and_then(|domain| domain.restart_pause_ms);
+        let life = Lifecycle::new(place, pause_ms, now);
+        self.lives.insert(place, life);
+        self.deadlines.set(Deadline::Domain(place), 0);
+    }
+
     /// Drives all domains until each of them waits for an event or a time.
     pub(super) fn advance_domains(&mut self, now: u64) {
         if self.ending.is_some() || self.complete_ns.is_none() && self.early_exit().is_some() {
@@ -158,8 +168,8 @@ impl ManagerServer<'_> {
     fn forget_released(&mut self, life: &Lifecycle, number: usize) {
         let call = life.calls.get(number).filter(|call| call.is_done());
         if let (Some(call), Goal::Removed) = (call, life.goal) {
-            let name = self.state.domain(life.place).map(|it| it.name.clone());
-            self.state.edit_guest(&name.unwrap_or_default(), |guest| {
+            let name = self.state.name_of(life.place).to_owned();
+            self.state.edit_guest(&name, |guest| {
                 let ports = guest.ports.get_mut(&call.worker).into_iter();
                 ports.for_each(|ports| ports.retain(|vif| vif.conn != call.conn));
             });
@@ -237,21 +247,38 @@ impl ManagerServer<'_> {
         Ok(())
     }
 
-    /// Connects a domain to its backends. Returns the calls by which workers start to serve it.
+    /// Connects a domain to its backends. Returns the calls by which the workers add the ports of a
+    /// new guest; other ports are in the workers' descriptions.
     pub(super) fn connect(&mut self, place: usize) -> Result<Vec<WorkerCall>, CoreError> {
-        let name = self.state.domain(place).map(|domain| &domain.name);
-        let edit = name.and_then(|name| self.edits.get_mut(name));
-        if let Some(EditKind::Attach(admitted)) = edit.map(|edit| &mut edit.kind) {
-            let vifs = std::mem::take(&mut admitted.vifs);
-            return self.connect_guest(place, &vifs);
+        let spec = self.state.spec();
+        let name = self.state.name_of(place).to_owned();
+        let (connections, mut ports) = match self.edits.get(&name).map(|edit| &edit.kind) {
+            Some(EditKind::Attach(admitted)) => {
+                (admitted.connections.clone(), spec.ports(&admitted.vifs)?)
+            }
+            _ => (self.state.connections_of(&name), Ports::new()),
+        };
+        // Other stations may have sent queries for the guest's addresses during its absence.
+        let announces = spec.saved_guest(&name).is_some();
+        for connection in connections {
+            let conn = build::connect(self.core, &self.state, &connection)?;
+            let worker = self.state.place(&connection.backend);
+            let vifs = worker.and_then(|worker| ports.get_mut(&worker));
+            let port = vifs.and_then(|vifs| vifs.get_mut(usize::from(connection.handle)));
+            if let Some(port) = port {
+                port.conn = conn;
+                port.announces |= announces;
+            }
         }
-        build::connect(self.core, &self.state, place)?;
-        Ok(Vec::new())
+        let calls = WorkerCall::of_ports(&ports, |vif| MailboxRequest::Attach { vif })?;
+        if !ports.is_empty() {
+            self.state.edit_guest(&name, |guest| guest.ports = ports);
+        }
+        Ok(calls)
     }
 
     fn handle_event(&mut self, place: usize, event: DomainEvent, now: u64) {
-        let name = self.state.domain(place).map(|domain| domain.name.clone());
-        let name = name.unwrap_or_default();
+        let name = self.state.name_of(place).to_owned();
         match event {
             DomainEvent::Line(line) => {
                 let line = format!("{name}: {line}");

@@ -168,10 +168,9 @@ impl<'a> ManagerServer<'a> {
     /// Starts the machine and serves until it is complete. Returns the time since the core's start,
     /// in nanoseconds.
     pub(crate) fn begin(&mut self) -> Result<u64, String> {
-        for (&place, domain) in self.state.spec().domains() {
-            let life = Lifecycle::new(place, domain.restart_pause_ms, monotonic_ns());
-            self.lives.insert(place, life);
-            self.deadlines.set(Deadline::Domain(place), 0);
+        let places = self.state.spec().domains().keys().copied();
+        for place in places.collect::<Vec<_>>() {
+            self.begin_life(place, monotonic_ns());
         }
         let late_ns = self.began_ns.saturating_add(START_TIMEOUT_NS);
         self.deadlines.set(Deadline::Complete, late_ns);
@@ -415,15 +414,13 @@ impl<'a> ManagerServer<'a> {
         if restarts || !self.can_restart() {
             return;
         }
-        let name = self.state.domain(place).map(|domain| domain.name.clone());
-        let Some(name) = name.filter(|name| !self.state.spec().is_changing(name)) else {
+        let name = self.state.name_of(place).to_owned();
+        if self.state.spec().is_changing(&name) {
             return;
-        };
-        if self.is_attached(&name) {
-            return self.begin_detach(&name, "it has exited");
         }
-        for device in build::lasting_devices(&self.state, place) {
-            build::close(self.core, device);
+        match self.is_attached(&name) {
+            true => self.begin_detach(&name, "it has exited"),
+            false => build::close_all(self.core, &self.state, place),
         }
     }
 

@@ -169,9 +169,8 @@ impl ManagerServer<'_> {
         let Some(life) = life.flatten() else {
             return self.refuse(one.origin, "it does not restart".to_owned(), now);
         };
-        let domain = self.state.domain(life.place);
         let restarted = RestartReply {
-            domain: domain.map_or_else(String::new, |domain| domain.name.clone()),
+            domain: self.state.name_of(life.place).to_owned(),
             id: self.state.id(life.place).map_or(0, |id| id.0),
             ready_ns: life.known.ready_ns.unwrap_or_default(),
             connected_ns: life.known.connected_ns.unwrap_or_default(),
