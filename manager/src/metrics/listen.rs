@@ -37,15 +37,8 @@ pub(crate) struct ScrapeListener {
 }
 
 impl ScrapeListener {
-    /// Returns the listener at a path.
-    pub(crate) fn local(socket: OwnedFd, user: u32) -> Self {
-        let user = Some(user);
-        Self { socket, user }
-    }
-
-    /// Returns the listener at a port of the loopback address.
-    pub(crate) fn on_loopback(socket: OwnedFd) -> Self {
-        let user = None;
+    /// Returns a listener for a user and root, or for every client.
+    pub(crate) fn new(socket: OwnedFd, user: Option<u32>) -> Self {
         Self { socket, user }
     }
 

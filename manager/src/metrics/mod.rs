@@ -62,8 +62,8 @@ pub(crate) struct Metrics {
 /// Returns the metrics and the main loop's end of their connection, or `None` without sockets.
 /// `user` has access to the socket at the path, in addition to root.
 pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
-    let local = sockets.local.map(|fd| ScrapeListener::local(fd, user));
-    let port = sockets.port.map(ScrapeListener::on_loopback);
+    let local = sockets.local.map(|fd| ScrapeListener::new(fd, Some(user)));
+    let port = sockets.port.map(|fd| ScrapeListener::new(fd, None));
     let listeners: Vec<ScrapeListener> = local.into_iter().chain(port).collect();
     if listeners.is_empty() {
         return Ok(None);

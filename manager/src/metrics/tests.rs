@@ -196,7 +196,8 @@ fn serve_at(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let (scraper, _) = main_loop(silent);
     let mut source = source();
     source.scraper = scraper;
-    let listener = ScrapeListener::local(listener.into(), rustix::process::geteuid().as_raw());
+    let user = rustix::process::geteuid().as_raw();
+    let listener = ScrapeListener::new(listener.into(), Some(user));
     thread::spawn(move || listen::serve(&[listener], |format| source.text(format)));
     path
 }

@@ -146,11 +146,9 @@ impl ManagerServer<'_> {
         if edit.origins.contains(&(EditOrigin::PreviousMachine, None)) {
             self.remove_saved_guest(name);
         }
-        let line = format!("{name}: attached");
-        self.log.line(Level::Info, "grantwayd", &line);
+        self.log_line(Level::Info, format!("{name}: attached"));
         for warning in &warnings {
-            let line = format!("{name}: {warning}");
-            self.log.line(Level::Warning, "grantwayd", &line);
+            self.log_line(Level::Warning, format!("{name}: {warning}"));
         }
         let warning_outcome = format!("guest {name} is not reattached");
         let warnings = warnings

@@ -119,8 +119,7 @@ impl ManagerServer<'_> {
         let edit = self.end_edit(&name);
         self.forget(&name);
         self.try_store_state(now);
-        let line = format!("{name}: detached");
-        self.log.line(Level::Info, "grantwayd", &line);
+        self.log_line(Level::Info, format!("{name}: detached"));
         let Some(edit) = edit else { return };
         for (origin, error) in edit.origins {
             match error {

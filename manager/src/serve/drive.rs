@@ -281,8 +281,7 @@ impl ManagerServer<'_> {
         let name = self.state.name_of(place).to_owned();
         match event {
             DomainEvent::Line(line) => {
-                let line = format!("{name}: {line}");
-                self.log.line(Warning, "grantwayd", &line);
+                self.log_line(Warning, format!("{name}: {line}"));
             }
             DomainEvent::Up => self.record_up(place, &name, now),
             // Fails the attach of the domain, the change of its NICs, or the start of the machine.

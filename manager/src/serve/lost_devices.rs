@@ -17,7 +17,7 @@ impl ManagerServer<'_> {
         };
         if !is_removed {
             let line = format!("{name}: the network namespace of an interface was removed");
-            self.log.line(Warning, "grantwayd", &line);
+            self.log_line(Warning, line);
             if self.is_attached(&name) && self.can_restart() {
                 self.begin_detach(&name, "its network namespace was removed");
             }
@@ -34,7 +34,7 @@ impl ManagerServer<'_> {
             "{name}: interface {interface} was removed; `grantway restart {name}` or \
              `grantway reload` creates it again"
         );
-        self.log.line(Warning, "grantwayd", &line);
+        self.log_line(Warning, line);
     }
 
     /// Returns the steps of a reload that restart domains with removed interfaces, except domains

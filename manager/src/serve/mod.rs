@@ -30,7 +30,7 @@ use crate::machine_state::MachineState;
 use crate::state_file::{REATTACH, RETRY_NS, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
-use abi::journal::Level::Warning;
+use abi::journal::Level::{self, Warning};
 use abi::machine::DownReply;
 use config::live::LiveConfig;
 use edits::{PendingEdit, Reload, Restarting};
@@ -215,8 +215,7 @@ impl<'a> ManagerServer<'a> {
         self.resume(now);
         self.take_reports();
         self.resume(now);
-        let text = "the manager was started again";
-        self.log.line(Warning, "grantwayd", text);
+        self.log_line(Warning, "the manager was started again");
         self.remove_incomplete_guests();
         self.resume_nic_change();
         self.try_store_state(now);
@@ -231,6 +230,11 @@ impl<'a> ManagerServer<'a> {
             self.lives.insert(place, life);
             self.deadlines.set(Deadline::Domain(place), 0);
         }
+    }
+
+    /// Writes a line about the machine to the log.
+    fn log_line(&mut self, level: Level, line: impl AsRef<str>) {
+        self.log.line(level, "grantwayd", line.as_ref());
     }
 
     fn watch_console(&mut self, place: usize, console: OwnedFd) {
@@ -279,7 +283,7 @@ impl<'a> ManagerServer<'a> {
         missing.extend(state_file.missing_feature());
         state.set_missing(missing);
         if let Some((level, line)) = log_line {
-            self.log.line(level, "grantwayd", &line);
+            self.log_line(level, line);
         }
     }
 
@@ -291,7 +295,7 @@ impl<'a> ManagerServer<'a> {
                 "the next start will attach the attached guests again: the state \
                  file cannot be removed: {why}"
             );
-            self.log.line(Warning, "grantwayd", &line);
+            self.log_line(Warning, &line);
             self.not_forgotten = Some(line);
         }
     }
@@ -303,8 +307,7 @@ impl<'a> ManagerServer<'a> {
         {
             let again_ns = now_ns.saturating_add(STORE_ERROR_INTERVAL_NS);
             self.deadlines.set(Deadline::StoreError, again_ns);
-            let line = format!("the core cannot store the state: {why}");
-            self.log.line(Warning, "grantwayd", &line);
+            self.log_line(Warning, format!("the core cannot store the state: {why}"));
         }
     }
 
@@ -399,10 +402,8 @@ impl<'a> ManagerServer<'a> {
         self.consoles.drain(place, &mut self.log, monotonic_ns());
         let life = self.lives.get(&place);
         let stillborn = life.is_some_and(Lifecycle::has_failed_to_start);
-        let domain = self.state.domain(place).filter(|_| !stillborn);
-        if let Some(domain) = domain {
-            let text = format!("{}: {text}", domain.name);
-            self.log.line(Warning, "grantwayd", &text);
+        if !stillborn {
+            self.log_line(Warning, format!("{}: {text}", self.state.name_of(place)));
         }
         self.close_devices_of(place);
     }

@@ -149,7 +149,7 @@ impl ManagerServer<'_> {
             let change = self.state.spec().end_nic_change(true);
             self.state.change(change);
             let line = "driver: its previous NICs are restored: its manager has exited";
-            self.log.line(Level::Warning, "grantwayd", line);
+            self.log_line(Level::Warning, line);
         }
         let workers = self.state.spec().workers();
         self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));

@@ -112,8 +112,7 @@ impl ManagerServer<'_> {
                 }
                 RestartGoal::NicsChanged => {
                     self.finish_nic_change(false);
-                    let line = "driver: runs with the changed NICs";
-                    self.log.line(Level::Info, "grantwayd", line);
+                    self.log_line(Level::Info, "driver: runs with the changed NICs");
                     let connecting = Restarting {
                         goal: RestartGoal::Connected,
                         ..one

@@ -23,7 +23,7 @@ impl ManagerServer<'_> {
         };
         let guests = state::read(&self.state.name, left).unwrap_or_else(|why| {
             let line = format!("the state file of the previous machine is ignored: {why}");
-            self.log.line(Warning, "grantwayd", &line);
+            self.log_line(Warning, line);
             Vec::new()
         });
         self.state.change(SpecChange::SetSaved(guests));
@@ -71,7 +71,7 @@ impl ManagerServer<'_> {
         self.state.change(SpecChange::RemoveSaved(name.to_owned()));
         if self.state.spec().saved_guests().is_empty() {
             let line = "every guest of the previous machine is reattached or given up";
-            self.log.line(Info, "grantwayd", line);
+            self.log_line(Info, line);
         }
     }
 
@@ -90,7 +90,7 @@ impl ManagerServer<'_> {
     /// Gives up the reattachment of a guest, and logs why.
     pub(super) fn give_up_reattach(&mut self, name: &str, why: &str) {
         let line = format!("{name}: was attached before, and is not reattached: {why}");
-        self.log.line(Warning, "grantwayd", &line);
+        self.log_line(Warning, line);
         self.remove_saved_guest(name);
     }
 }

@@ -124,11 +124,9 @@ impl ManagerServer<'_> {
             None => (Level::Info, String::new()),
             Some(why) => (Level::Warning, format!("; {why}")),
         };
-        let line = format!("reload: {done} of {all} steps done{why}");
-        self.log.line(level, "grantwayd", &line);
+        self.log_line(level, format!("reload: {done} of {all} steps done{why}"));
         for warning in warnings {
-            self.log
-                .line(Level::Warning, "grantwayd", &format!("reload: {warning}"));
+            self.log_line(Level::Warning, format!("reload: {warning}"));
         }
         self.answer(reload.client, &answer, now);
     }

@@ -187,19 +187,13 @@ impl ManagerServer<'_> {
 
     /// Answers clients with the replies to their relayed requests.
     pub(super) fn answer_relayed(&mut self, now: u64) {
-        for (&id, client) in &mut self.clients {
-            let ClientWait::Reply(token) = client.waits else {
-                continue;
-            };
-            let Some(reply) = self.core.reply(token) else {
-                continue;
-            };
-            match text_of(reply) {
-                Ok(reply) => client.answer(&RelayReply { reply }, now),
-                Err(error) => client.answer(&refusal(error), now),
+        let waiting = self.clients.iter();
+        let waiting = waiting.filter_map(|(&id, client)| Some((id, client.token()?)));
+        for (id, token) in waiting.collect::<Vec<_>>() {
+            if let Some(reply) = self.core.reply(token) {
+                let reply = text_of(reply).map(|reply| RelayReply { reply });
+                self.answer_with(id, reply, now);
             }
-            self.deadlines
-                .set(Deadline::Client(id), client.deadline_ns());
         }
     }
 
@@ -247,9 +241,9 @@ impl ManagerServer<'_> {
 }
 
 /// Returns a domain's reply as text.
-fn text_of(reply: Reply) -> Result<String, String> {
-    let bytes = reply.map_err(|refusal| refusal.why)?;
-    String::from_utf8(bytes).map_err(|_| "the domain's reply is invalid".into())
+fn text_of(reply: Reply) -> Result<String, CoreError> {
+    let invalid = |_| "the domain's reply is invalid".to_owned().into();
+    String::from_utf8(reply?).map_err(invalid)
 }
 
 /// Maximum bytes of an error, which may quote the client's input.

@@ -115,7 +115,7 @@ impl ManagerServer<'_> {
         let back = present.map(|guest| self.begin_change(None, &guest, now));
         if let Some(Err(why)) = back {
             let line = format!("{name}: rules and rate limits are not restored: {why}");
-            self.log.line(Level::Warning, "grantwayd", &line);
+            self.log_line(Level::Warning, line);
         }
     }
 
@@ -124,7 +124,7 @@ impl ManagerServer<'_> {
         let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
         let name = changed.domain.name;
         let line = format!("{name}: rules and rate limits changed");
-        self.log.line(Level::Info, "grantwayd", &line);
+        self.log_line(Level::Info, line);
         self.state
             .edit_guest(&name, |entry| entry.section = Some(guest));
         Ok(())
