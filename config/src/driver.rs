@@ -155,6 +155,14 @@ pub struct VifBuffers {
     /// Number of received frames ahead of the current one whose headers a guest prefetches; 0:
     /// none.
     pub prefetch: u32,
+    /// Bytes left free in front of each buffer for frames to the guest. Guests of earlier versions
+    /// do not know the key.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub headroom: u32,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 impl VifBuffers {
@@ -170,6 +178,7 @@ impl VifBuffers {
             ("spare", self.spare, 0..=4096),
             ("from_guest", self.from_guest, 32..=4096),
             ("prefetch", self.prefetch, 0..=256),
+            ("headroom", self.headroom, 0..=1024),
         ] {
             found.range(ConfigPart::Buffers, key, value, good);
         }
@@ -187,6 +196,7 @@ impl Default for VifBuffers {
             release_threshold: None,
             from_guest: 256,
             prefetch: 64,
+            headroom: 0,
         }
     }
 }

@@ -26,6 +26,11 @@ fn buffers(config: &Config, found: &mut Findings) {
     if config.driver.grants == GrantMode::Flip {
         flip(config, found);
     }
+    if buffers.headroom > 0 && buffers.size != BufferSize::Full {
+        let what = "`headroom` is set, but `size` is not \"full\"";
+        let remedy = "leave it out, or write size = \"full\": half a page has no room for it";
+        found.add(ConfigPart::Buffers, "headroom", what, remedy);
+    }
 }
 
 /// Checks that guests can revoke pages, which is possible only if the driver domain releases grants
@@ -63,6 +68,11 @@ fn flip(config: &Config, found: &mut Findings) {
         let what = format!("{wrong} and there are `spare` buffers");
         let remedy = "leave them out: pages are exchanged one for one";
         found.add(ConfigPart::Buffers, "spare", what, remedy);
+    }
+    if buffers.headroom > 0 {
+        let what = format!("{wrong} and `headroom` is set");
+        let remedy = "leave it out: a whole page is exchanged for each frame";
+        found.add(ConfigPart::Buffers, "headroom", what, remedy);
     }
     let vifs = config.vifs().count();
     let pages = vifs.saturating_mul(buffers.to_guest as usize);

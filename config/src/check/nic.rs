@@ -57,6 +57,11 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
                       only write to pages that the driver domain can access";
         found.add(part, "queues", what, remedy);
     }
+    if config.buffers.headroom > 0 {
+        let what = format!("{wrong} and `headroom` is set in [buffers]");
+        let remedy = "leave one of them out: a queue writes frames to the start of a buffer";
+        found.add(part, "queues", what, remedy);
+    }
     if let NicKind::Tap { offloads, .. } = nic.kind
         && offloads == Offloads::Tso
     {

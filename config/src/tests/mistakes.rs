@@ -208,6 +208,7 @@ fn flipped_pages_are_whole_and_constant_in_number() {
             "size = \"full\"\nspare = 8\nrelease_threshold = 4",
             "write grants = \"counted\", \"map\" or \"copy\"",
         ),
+        ("size = \"full\"\nheadroom = 2", "exchanged for each frame"),
     ] {
         let text = errors(&with("", buffers));
         assert!(text.contains(remedy), "{text}");
@@ -220,6 +221,26 @@ fn flipped_pages_are_whole_and_constant_in_number() {
         .collect();
     let text = errors(&with(&guests, "size = \"full\"\nto_guest = 4096"));
     assert!(text.contains("the limit is 16384"), "{text}");
+}
+
+#[test]
+fn headroom_needs_whole_pages_that_no_queue_fills() {
+    let with = |buffers: &str| format!("{SMALL}[buffers]\n{buffers}\n");
+    let text = with("size = \"full\"\nheadroom = 1024");
+    let config = parse("f", &text).unwrap();
+    assert_eq!(config.buffers.headroom, 1024);
+    let queues = text.replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
+    for (text, remedy) in [
+        (
+            with("size = \"half\"\nheadroom = 2"),
+            "write size = \"full\"",
+        ),
+        (with("size = \"full\"\nheadroom = 1025"), "1024"),
+        (queues, "the start of a buffer"),
+    ] {
+        let text = errors(&text);
+        assert!(text.contains(remedy), "{text}");
+    }
 }
 
 #[test]

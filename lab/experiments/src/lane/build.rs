@@ -165,6 +165,7 @@ pub(super) fn apply_mechanisms(
         wire_lro,
         wire_split,
         prefetch,
+        headroom,
         spare,
         release_threshold,
         meta,
@@ -193,6 +194,7 @@ pub(super) fn apply_mechanisms(
     config.buffers.spare = spare;
     config.buffers.release_threshold = release_threshold;
     config.lro.meta = meta.unwrap_or(config.lro.meta);
+    config.buffers.headroom = headroom;
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
     for nic in &mut config.nics {
         if let NicKind::Soft {

@@ -28,6 +28,8 @@ pub struct Mechanisms {
     /// Number of received frames ahead of the current one whose headers a guest prefetches; `None`:
     /// the default.
     pub prefetch: Option<u32>,
+    /// Bytes that a guest leaves free in front of each receive buffer, which move its payload.
+    pub headroom: u32,
     /// Number of spare buffers, which replace those whose frames the guest still holds.
     pub spare: u32,
     /// Number of pages of free buffers that stay granted; `None`: all.

@@ -78,6 +78,7 @@ pub fn interfaces(
                 features: features(vif, cpu_payload),
                 prefetch: vif.buffers.prefetch,
                 release_threshold: vif.buffers.release_threshold,
+                headroom: vif.buffers.headroom as u16,
                 swap: vif.rx_pool.is_none() && cpu_payload,
                 mac: vif.mac,
                 file,

@@ -39,6 +39,8 @@ pub(super) struct InterfaceSpec {
     pub features: Features,
     pub prefetch: u32,
     pub release_threshold: Option<u32>,
+    /// See [`Setup::headroom`].
+    pub headroom: u16,
     /// See [`Setup::swap`].
     pub swap: bool,
     pub mac: [u8; 6],
@@ -132,6 +134,7 @@ impl InterfaceMemory {
             features,
             prefetch,
             release_threshold,
+            headroom,
             swap,
             mac,
             file,
@@ -146,6 +149,7 @@ impl InterfaceMemory {
             features,
             prefetch,
             release_threshold,
+            headroom,
             exchange: None,
             external_pages: file.map(|(memory, first_frame)| ExternalPages {
                 memory,

@@ -101,7 +101,7 @@ impl Netfront {
             tx_pool: laid.tx_pool(order)?,
             tx_extras: 0,
             tracked: None,
-            rx_pool: laid.rx_pool(&negotiated)?,
+            rx_pool: laid.rx_pool(setup, &negotiated)?,
             rx_pages: laid.rx_pages(setup, &negotiated),
             offers: setup.exchange.map(|own| Offers::new(own, setup.backend)),
             partial: 0,

@@ -34,6 +34,8 @@ pub struct Setup {
     pub prefetch: u32,
     /// Number of whole free pages of receive buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,
+    /// Bytes left free in front of a receive buffer of a whole page. Frames start behind them.
+    pub headroom: u16,
     /// The pages of receive buffers, if pages are exchanged; the layout's frames for them then stay
     /// unused.
     pub exchange: Option<ExchangedPages>,
@@ -60,12 +62,25 @@ impl Setup {
         let parts = self.exchange.is_none()
             && back.features.has(Features::RX_OFFSET)
             && self.features.has(Features::RX_OFFSET);
-        match parts {
-            true => self.layout.sizes().rx_buffer,
-            false => PAGE as u16,
+        match (parts, self.layout.sizes().rx_buffer) {
+            (true, size) if usize::from(size) == PAGE => {
+                size - self
+                    .headroom
+                    .min(HEADROOM_MAX)
+                    .next_multiple_of(HEADROOM_UNIT)
+            }
+            (true, size) => size,
+            (false, _) => PAGE as u16,
         }
     }
 }
+
+/// Maximum of [`Setup::headroom`].
+const HEADROOM_MAX: u16 = 1024;
+
+/// Headroom shortens a buffer by whole units, so that all headrooms within a unit leave buffers of
+/// the same length.
+const HEADROOM_UNIT: u16 = 64;
 
 /// Error of setting up a netfront.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -222,9 +237,15 @@ impl PageLayout {
     }
 
     /// Creates the receive pool.
-    pub(super) fn rx_pool(&self, negotiated: &Negotiated) -> Result<RxBuffers, SetupError> {
+    pub(super) fn rx_pool(
+        &self,
+        setup: &Setup,
+        negotiated: &Negotiated,
+    ) -> Result<RxBuffers, SetupError> {
         let bytes = usize::from(negotiated.rx_buffer);
         let per_page = PAGE / bytes;
+        // Half pages, and the whole pages of a back without `rx-offset`, leave no room.
+        let headroom = usize::from(setup.headroom).min(PAGE - per_page * bytes);
         let granted = self.part(self.layout.rx_pool())?;
         // A spare page gets its reference when it is granted.
         let spare = self.spare.iter().map(|&page| (page, GrantRef(0)));
@@ -233,7 +254,8 @@ impl PageLayout {
             .copied()
             .chain(spare)
             .flat_map(|(page, gref)| {
-                (0..per_page).map(move |n| PoolBuffer::new(page, gref, n * bytes, bytes))
+                let offset = move |n| headroom + n * bytes;
+                (0..per_page).map(move |n| PoolBuffer::new(page, gref, offset(n), bytes))
             });
         Ok(RxBuffers::new(slots.collect(), granted.len() * per_page))
     }

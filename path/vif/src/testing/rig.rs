@@ -141,11 +141,32 @@ impl Rig {
         )
     }
 
+    /// Creates two ends, with features `back` at the driver domain. The guest leaves `headroom`
+    /// bytes free in front of each receive buffer.
+    ///
+    /// # Panics
+    /// Panics if negotiation fails.
+    #[must_use]
+    pub fn with_headroom(sizes: Sizes, back: Features, headroom: u16) -> Self {
+        let parties = (sizes, Features::ALL, back_record(back));
+        Self::of(parties, None, None, true, headroom)
+    }
+
     fn build(
+        parties: (Sizes, Features, BackRecord),
+        release_threshold: Option<u32>,
+        outside: Option<(u32, u32)>,
+        swap: bool,
+    ) -> Self {
+        Self::of(parties, release_threshold, outside, swap, 0)
+    }
+
+    fn of(
         (sizes, front, back): (Sizes, Features, BackRecord),
         release_threshold: Option<u32>,
         outside: Option<(u32, u32)>,
         swap: bool,
+        headroom: u16,
     ) -> Self {
         let rings_feature = match format() {
             Format::Xen => Features::default(),
@@ -191,6 +212,7 @@ impl Rig {
             features: front,
             prefetch: 2,
             release_threshold,
+            headroom,
             exchange,
             external_pages: external.map(|memory| ExternalPages {
                 memory,

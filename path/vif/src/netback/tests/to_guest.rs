@@ -18,14 +18,18 @@ fn give(sizes: crate::netfront::Sizes) -> ToGuestRig {
 }
 
 fn give_with(sizes: crate::netfront::Sizes, front: Features) -> ToGuestRig {
-    ToGuestRig {
-        rig: Rig::with(sizes, front, Features::ALL),
-        source: TestMemory::new(64),
-        from: 0,
-    }
+    ToGuestRig::of(Rig::with(sizes, front, Features::ALL))
 }
 
 impl ToGuestRig {
+    fn of(rig: Rig) -> Self {
+        Self {
+            rig,
+            source: TestMemory::new(64),
+            from: 0,
+        }
+    }
+
     fn give(&mut self, frames: &[Frame]) -> DeliveryReport {
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         let report = self.rig.back.to_guest(frames, &pick);
@@ -454,6 +458,48 @@ mod rxpkt2rsp {
             offsets.dedup();
             assert!(offsets.len() >= 8, "colours: {offsets:?}");
         });
+    }
+
+    #[test]
+    fn netif_11_headroom_moves_frames_in_whole_pages() {
+        over_each_format(|| {
+            let bytes = packet(9000, 1);
+            for (headroom, room) in [(2, 4032), (14, 4032), (64, 4032), (65, 3968)] {
+                let sizes = crate::netfront::Sizes {
+                    rx_buffer: 4096,
+                    ..sizes()
+                };
+                let rig = Rig::with_headroom(sizes, Features::ALL, headroom);
+                let mut give = ToGuestRig::of(rig);
+                let frame = give.frame(0, &bytes);
+                assert_eq!(give.give(&[frame]).delivered, 1);
+                let first = &give.responses()[0];
+                assert_eq!((first.offset, first.status), (headroom, room));
+                assert_eq!(give.rig.receive(64), [bytes.clone()]);
+            }
+        });
+    }
+
+    /// Without the extension a guest posts whole pages, and half pages have no room.
+    #[test]
+    fn netif_11_headroom_needs_parts_of_pages() {
+        for (rx_buffer, back) in [
+            (4096, Features::ALL.without(Features::RX_OFFSET)),
+            (2048, Features::ALL),
+        ] {
+            let sizes = crate::netfront::Sizes {
+                rx_buffer,
+                ..sizes()
+            };
+            let rig = Rig::with_headroom(sizes, back, 2);
+            assert_eq!(rig.record.rx_buffer, rx_buffer);
+            let mut give = ToGuestRig::of(rig);
+            let bytes = packet(1514, 1);
+            let frame = give.frame(0, &bytes);
+            assert_eq!(give.give(&[frame]).delivered, 1);
+            assert_eq!(give.responses()[0].offset % 64, 0);
+            assert_eq!(give.rig.receive(64), [bytes]);
+        }
     }
 
     #[test]
