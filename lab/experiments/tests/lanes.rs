@@ -375,7 +375,52 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
             &Loads::default(),
         ))?;
     }
+    several_guests(cores)?;
     device_domains(cores)
+}
+
+/// Guests on separate NICs receive together, as do guests with different loads.
+fn several_guests(cores: Cores) -> anyhow::Result<()> {
+    let speed = WireSpeed::unbounded();
+    let own = Topology {
+        guests: 2,
+        wires: 2,
+        own_wires: true,
+        ..Topology::default()
+    };
+    let mixed = Topology {
+        rivals: 4,
+        mixed: true,
+        ..Topology::default()
+    };
+    let loads = Loads::of_stream(&[PayloadDirection::ToGuest]);
+    for (topology, carried) in [
+        (own, &["throughput"][..]),
+        (
+            mixed,
+            &[
+                "throughput",
+                "throughput.rivals",
+                "transactions.rivals.web",
+                "transactions.rivals.requests",
+            ],
+        ),
+    ] {
+        let wire = OnWire::tap(&speed);
+        let Some(mut lane) = allowed(lane(Place::OneCore, wire, topology, cores, &loads))? else {
+            return Ok(());
+        };
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
+            let runs = |metric: &&str| stream.get(*metric).is_some_and(|rate| *rate > 0.0);
+            if carried.iter().all(|metric| runs(metric)) {
+                break;
+            }
+            anyhow::ensure!(Instant::now() < end, "{topology:?}: {stream:?}");
+        }
+    }
+    Ok(())
 }
 
 /// A guest and the driver domain itself receive from a NIC with a device domain at its rate. The

@@ -20,6 +20,7 @@ use config::{
 use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::{Failure, interrupt};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use xenoprof::count::EventCounts;
@@ -164,7 +165,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
             p99_us: after.p99_us,
             ..Mark::default()
         },
-        rival_bytes: 0,
+        rivals: BTreeMap::new(),
         cpu_ns,
         busy_ns: now.busy_since(machine, wall).as_nanos() as u64,
         events: EventCounts::default(),

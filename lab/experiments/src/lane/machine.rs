@@ -29,7 +29,9 @@ pub fn lane(
     let running = Running::start(&config)?;
     let loads = Loads {
         flows: topology.flows,
+        own_wires: topology.own_wires,
         rivals: topology.rivals,
+        mixed: topology.mixed,
         ..loads.clone()
     };
     lane_of(ends, running, wire, cores, &loads)

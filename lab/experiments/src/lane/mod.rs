@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`ends`], [`cores`] | the namespaces at both ends; the cores of a run |
 //! | [`path`], [`reading`] | the path between the ends, and its counters |
+//! | [`rivals`] | guests that compete with the measured ones |
 //! | [`window`] | the measurement of one load for a time |
 //! | [`ledgers`] | the domains' hop ledgers in it |
 //! | [`events`] | its hardware events, on machines with a PMU |
@@ -31,6 +32,7 @@ pub mod machine;
 pub mod one_process;
 pub mod path;
 pub mod reading;
+pub mod rivals;
 pub mod running;
 pub mod vm;
 pub mod window;
@@ -43,6 +45,7 @@ use cores::Cores;
 use ends::LaneEnds;
 use figures::measure::{CpuPart, kernel_threads};
 use path::Path;
+use rivals::Rival;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -53,8 +56,8 @@ use std::path::PathBuf;
 pub struct Lane {
     /// Loads, one pair for each guest.
     pairs: BTreeMap<(Workload, PayloadDirection), Vec<Pair>>,
-    /// Streams of guests that are not measured, by direction.
-    rivals: BTreeMap<PayloadDirection, Vec<Pair>>,
+    /// Loads of guests that are not measured, by direction.
+    rivals: BTreeMap<PayloadDirection, Vec<Rival>>,
     path: Box<dyn Path>,
     /// Kernel threads of the wire's core (its `ksoftirqd`, and those that aggregate at the wire's
     /// end), and `ksoftirqd` threads of the other cores. Their time belongs to the lane in its
@@ -75,8 +78,12 @@ pub struct Loads {
     pub directions: Vec<PayloadDirection>,
     /// Connections of a stream's sender.
     pub flows: u32,
-    /// Number of guests, the last ones, that have a stream but are not measured.
+    /// True if each guest has loads over only one wire, which no other guest uses.
+    pub own_wires: bool,
+    /// Number of guests, the last ones, that have a load but are not measured.
     pub rivals: u32,
+    /// True if these have different loads, not a stream each.
+    pub mixed: bool,
     /// True if the sender sends a file without copying it.
     pub sendfile: bool,
     /// True if each message is a separate packet.
@@ -105,7 +112,9 @@ impl Default for Loads {
             workloads: Workload::BOTH.to_vec(),
             directions: PayloadDirection::BOTH.to_vec(),
             flows: 1,
+            own_wires: false,
             rivals: 0,
+            mixed: false,
             sendfile: false,
             push: false,
             faults: None,
@@ -153,24 +162,45 @@ struct Side {
     address: IpAddr,
 }
 
-impl Pair {
-    /// Starts both ends, the passive one first.
-    fn start(
-        work: Workload,
-        way: PayloadDirection,
-        [wire, guest]: [&Side; 2],
-        port: u16,
-        loads: &Loads,
-    ) -> anyhow::Result<Self> {
-        let (from, to) = match way {
-            PayloadDirection::ToGuest => (wire, guest),
-            PayloadDirection::FromGuest => (guest, wire),
-        };
+/// Roles of the two ends of a load, and the size of a request.
+struct PairRoles {
+    active: LoadRole,
+    passive: LoadRole,
+    size: usize,
+}
+
+impl PairRoles {
+    fn of(work: Workload, loads: &Loads) -> Self {
         let (active, passive, size) = match work {
             Workload::Stream if loads.sendfile => (LoadRole::File, LoadRole::Sink, 0),
             Workload::Stream if loads.push => (LoadRole::Pushed, LoadRole::Sink, 0),
             Workload::Stream => (LoadRole::Source, LoadRole::Sink, 0),
             Workload::Requests(size) => (LoadRole::Client, LoadRole::Echo, size),
+        };
+        Self {
+            active,
+            passive,
+            size,
+        }
+    }
+}
+
+impl Pair {
+    /// Starts both ends, the passive one first.
+    fn start(
+        PairRoles {
+            active,
+            passive,
+            size,
+        }: PairRoles,
+        way: PayloadDirection,
+        [wire, guest]: [&Side; 2],
+        port: u16,
+        flows: u32,
+    ) -> anyhow::Result<Self> {
+        let (from, to) = match way {
+            PayloadDirection::ToGuest => (wire, guest),
+            PayloadDirection::FromGuest => (guest, wire),
         };
         let load = |role, side: &Side| {
             let spec = LoadSpec {
@@ -179,7 +209,7 @@ impl Pair {
                 cpu: (!side.in_vm).then_some(side.core),
                 address: SocketAddr::new(to.address, port),
                 size,
-                flows: loads.flows as usize,
+                flows: flows as usize,
             };
             match side.in_vm {
                 true => Load::start_in_vm(&spec, &side.netns, side.address),
@@ -196,6 +226,23 @@ impl Pair {
             },
         })
     }
+}
+
+/// Returns the wire's and the guest's side of each pair of loads: every guest with every wire, or
+/// with `own_wires` the first guest with the first wire, and so on.
+fn connected<'a>(guests: &'a [Side], wires: &'a [Side], own_wires: bool) -> Vec<[&'a Side; 2]> {
+    match own_wires {
+        true => wires.iter().zip(guests).map(<[_; 2]>::from).collect(),
+        false => guests
+            .iter()
+            .flat_map(|guest| wires.iter().map(move |wire| [wire, guest]))
+            .collect(),
+    }
+}
+
+/// Returns the longer of two latencies.
+fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::max)
 }
 
 impl Lane {
@@ -243,22 +290,19 @@ impl Lane {
         let mut ports = LOAD_PORTS;
         for &work in &loads.workloads {
             for &way in &loads.directions {
-                for (guest, wire) in guests
-                    .iter()
-                    .flat_map(|g| wires.iter().map(move |w| (g, w)))
-                {
+                for ends in connected(&guests, &wires, loads.own_wires) {
                     let port = ports.next().context("no port")?;
-                    let pair = Pair::start(work, way, [wire, guest], port, loads)?;
+                    let roles = PairRoles::of(work, loads);
+                    let pair = Pair::start(roles, way, ends, port, loads.flows)?;
                     lane.pairs.entry((work, way)).or_default().push(pair);
                 }
             }
         }
         for &way in &loads.directions {
-            for (rival, wire) in rivals.iter().zip(wires.iter().cycle()) {
+            for (number, (rival, wire)) in rivals.iter().zip(wires.iter().cycle()).enumerate() {
                 let port = ports.next().context("no port")?;
-                let stream = Workload::Stream;
-                let pair = Pair::start(stream, way, [wire, rival], port, &Loads::default())?;
-                lane.rivals.entry(way).or_default().push(pair);
+                let rival = Rival::start((number, loads.mixed), way, [wire, rival], port)?;
+                lane.rivals.entry(way).or_default().extend(rival);
             }
         }
         Ok(lane)
@@ -384,8 +428,34 @@ impl Lane {
         parts.push(("sender", pids(|pair| &pair.active)));
         parts.push(("receiver", pids(|pair| &pair.passive)));
         let rivals = self.rivals.values().flatten();
-        let rivals = rivals.flat_map(|pair| [pair.active.pid(), pair.passive.pid()]);
+        let rivals = rivals.flat_map(|Rival { pair, .. }| [pair.active.pid(), pair.passive.pid()]);
         parts.push((RIVALS, rivals.collect()));
         parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_use_all_wires_or_separate_ones() {
+        let side = |last: u8| Side {
+            netns: PathBuf::new(),
+            in_vm: false,
+            core: 0,
+            address: IpAddr::from([10, 0, 0, last]),
+        };
+        let (guests, wires) = ([side(1), side(2)], [side(3), side(4)]);
+        let pairs = |own_wires| {
+            let pairs = connected(&guests, &wires, own_wires).into_iter();
+            let last = |side: &Side| match side.address {
+                IpAddr::V4(address) => address.octets()[3],
+                IpAddr::V6(_) => 0,
+            };
+            pairs.map(|sides| sides.map(last)).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(true), [[3, 1], [4, 2]]);
+        assert_eq!(pairs(false), [[3, 1], [4, 1], [3, 2], [4, 2]]);
     }
 }

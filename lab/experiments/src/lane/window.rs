@@ -4,8 +4,9 @@
 use super::events::{self, PerfEvents};
 use super::ledgers;
 use super::reading::Reading;
+use super::rivals::{self, RivalLoad};
 use super::running::{RIVALS, is_rival};
-use super::{Lane, Pair};
+use super::{Lane, Pair, later};
 use crate::load::{Load, Mark};
 use crate::plan::{PayloadDirection, Times, Workload};
 use figures::interrupt;
@@ -22,8 +23,8 @@ pub struct Window {
     pub workload: Workload,
     /// Counters of the receiver (stream) or client (requests).
     pub mark: Mark,
-    /// Bytes delivered by the streams of guests that are not measured.
-    pub rival_bytes: u64,
+    /// Counters of guests that are not measured, by load.
+    pub rivals: BTreeMap<RivalLoad, Mark>,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<CpuPart, u64>,
     /// Total time for which processors were busy, nanoseconds. In addition to the parts, it
@@ -84,6 +85,7 @@ impl Lane {
         direction: PayloadDirection,
     ) -> impl Iterator<Item = &'a mut Load> {
         let rivals = self.rivals.get_mut(&direction).into_iter().flatten();
+        let rivals = rivals.map(|rival| &mut rival.pair);
         rivals.chain(pairs).map(|pair| &mut pair.active)
     }
 
@@ -99,15 +101,11 @@ impl Lane {
         let parts = self.parts(pairs);
         let events = PerfEvents::start(&parts);
         let cpu = CpuTimes::read(&parts);
-        let mut count_rivals = || -> anyhow::Result<u64> {
-            let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());
-            marks.try_fold(0, |sum, mark| Ok(sum + mark?.bytes))
-        };
-        count_rivals()?;
+        rivals::marks(self.rivals.values_mut().flatten())?;
         mark(pairs, workload)?;
         interrupt::sleep(times.window)?;
         let mark = mark(pairs, workload)?;
-        let rival_bytes = count_rivals()?;
+        let rivals = rivals::marks(self.rivals.values_mut().flatten())?;
         let cpu_ns = CpuTimes::read(&self.parts(pairs)).since(&cpu);
         let events = events.end();
         let (now, wall) = (HostCpuTimes::read(), began.elapsed());
@@ -117,7 +115,7 @@ impl Lane {
         Ok(Window {
             workload,
             mark,
-            rival_bytes,
+            rivals,
             cpu_ns,
             busy_ns,
             events,
@@ -166,10 +164,6 @@ fn mark(pairs: &mut [Pair], workload: Workload) -> anyhow::Result<Mark> {
     Ok(all)
 }
 
-fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.into_iter().chain(b).reduce(f64::max)
-}
-
 impl Window {
     /// Returns the window's figures by metric. A stream has `throughput`, `cycles_per_byte.X`,
     /// `cycles_per_packet.X`, `frame_bytes` (the mean frame that the receiver's interfaces
@@ -211,10 +205,7 @@ impl Window {
             Workload::Stream => {
                 let bytes = self.mark.bytes as f64;
                 out.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
-                if self.cpu_ns.contains_key(RIVALS) {
-                    let rate = self.rival_bytes as f64 * 8.0 / seconds / 1e9;
-                    out.insert(format!("throughput.{RIVALS}"), rate);
-                }
+                rivals::figures(&self.rivals, seconds, &mut out);
                 if bytes > 0.0 {
                     self.cycles(tsc_hz, bytes, &mut out);
                 }
@@ -395,7 +386,7 @@ mod tests {
                 frame_bytes: 724_000 * 2066,
                 ..Mark::default()
             },
-            rival_bytes: 0,
+            rivals: BTreeMap::new(),
             cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
             path: Reading::of_sums(&[
                 ("driver.hop.nic", 6e8),
@@ -469,7 +460,7 @@ mod tests {
                 sent_segments: 100,
                 ..Mark::default()
             },
-            rival_bytes: 7,
+            rivals: BTreeMap::new(),
             cpu_ns: rivals.then_some((RIVALS, 5)).into_iter().collect(),
             path: Reading::of_sums(&[("acks", 900.0), ("sacks", 90.0), ("wire_sent", 950.0)]),
             busy_ns: 0,
@@ -516,7 +507,7 @@ mod tests {
                 p50_us: Some(90.0),
                 ..Mark::default()
             },
-            rival_bytes: 0,
+            rivals: BTreeMap::new(),
             cpu_ns: BTreeMap::new(),
             busy_ns: 0,
             events: EventCounts::default(),

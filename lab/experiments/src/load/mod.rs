@@ -10,6 +10,7 @@ mod sink;
 mod source;
 mod spec;
 mod state;
+mod visitor;
 
 pub use spec::{CHUNK, LoadRole, LoadSpec, Mark, TAKE_MAX};
 
@@ -131,6 +132,7 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
         LoadRole::Source | LoadRole::Pushed | LoadRole::File => source::start(spec, &state)?,
         LoadRole::Echo => echo::start(spec, &state)?,
         LoadRole::Client => client::start(spec, &state)?,
+        LoadRole::Visitor => visitor::start(spec, &state)?,
     }
     helper::reply(&serde_json::json!({"ready": true}));
     let mut last = Totals::now(&state);

@@ -26,6 +26,8 @@ pub enum LoadRole {
     Echo,
     /// Sends a request, waits for its answer, and repeats.
     Client,
+    /// Opens connections at a steady rate, and sends one request over each.
+    Visitor,
 }
 
 /// Arguments of a load.
@@ -38,7 +40,7 @@ pub struct LoadSpec {
     pub netns: Option<PathBuf>,
     /// Core; `None`: any.
     pub cpu: Option<usize>,
-    /// Address to listen on (sink, echo) or to connect to (source, client).
+    /// Address to listen on (sink, echo) or to connect to (source, client, visitor).
     pub address: SocketAddr,
     /// Size of a request, bytes.
     pub size: usize,
@@ -53,7 +55,7 @@ pub struct Mark {
     pub ns: u64,
     /// Bytes of payload received (sink) or accepted by the kernel (source).
     pub bytes: u64,
-    /// Requests answered (client, echo), or calls (sink, source).
+    /// Requests answered (client, visitor, echo), or calls (sink, source).
     pub operations: u64,
     /// CPU time of the load's process, nanoseconds.
     pub cpu_ns: u64,
@@ -65,8 +67,8 @@ pub struct Mark {
     pub frames: u64,
     /// Bytes of these frames.
     pub frame_bytes: u64,
-    /// Median round-trip time, microseconds (client).
+    /// Median round-trip time, microseconds (client, visitor).
     pub p50_us: Option<f64>,
-    /// 99th percentile of the round-trip time, microseconds (client).
+    /// 99th percentile of the round-trip time, microseconds (client, visitor).
     pub p99_us: Option<f64>,
 }

@@ -115,6 +115,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         && column.guests == [1]
         && column.flows == [1]
         && column.rivals == [0]
+        && !column.own_wires
         && (column.wires == [1] || column.path == PathKind::Veth)
         && column.moderation == [PollMode::Event]
         && !column.apart;
@@ -141,6 +142,23 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.path.has_vm() && (column.faults.is_some() || column.quick_ack) {
         return Err("`faults` and `quick_ack` need a guest that is not a virtual machine");
     }
+    let are_of_plan = column.wire.iter().all(|wire| plan.wire.contains(wire));
+    if !are_of_plan && !plan.as_thesis {
+        return Err("`wire`: only speeds of the plan");
+    }
+    let goes_nowhere = !plan
+        .direction
+        .iter()
+        .any(|&direction| column.runs_in(direction));
+    if goes_nowhere {
+        return Err("`direction`: one of the plan's");
+    }
+    check_counts(column)?;
+    check_place(column)
+}
+
+/// Checks the numbers of guests, wires and streams.
+fn check_counts(column: &Column) -> Result<(), &'static str> {
     // With an empty list, no machine would be measured.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
         !counts.is_empty() && counts.iter().all(|count| range.contains(count))
@@ -148,24 +166,25 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if !are(&column.rivals, 0..=16) {
         return Err("`rivals`: at most 16 guests");
     }
+    if column.mixed && !are(&column.rivals, 1..=16) {
+        return Err("`mixed` is about `rivals`: at least one");
+    }
     if !are(&column.wires, 1..=4) {
         return Err("1 to 4 `wires`");
     }
-    let are_of_plan = column.wire.iter().all(|wire| plan.wire.contains(wire));
-    if !are_of_plan && !plan.as_thesis {
-        return Err("`wire`: only speeds of the plan");
+    if column.own_wires && (!are(&column.guests, 1..=4) || column.wires != [1]) {
+        return Err("`own_wires` takes the number of `wires` from that of `guests`, at most 4");
+    }
+    if column.own_wires && column.machine.vmq {
+        return Err("`own_wires` excludes `vmq`: queues would belong to every guest");
     }
     if !are(&column.flows, 1..=64) {
         return Err("1 to 64 `flows`");
     }
-    let goes_nowhere = !plan
-        .direction
-        .iter()
-        .any(|&direction| column.runs_in(direction));
-    if !are(&column.guests, 1..=64) || goes_nowhere {
-        return Err("`guests`: 1 to 64; `direction`: one of the plan's");
+    if !are(&column.guests, 1..=64) {
+        return Err("`guests`: 1 to 64");
     }
-    check_place(column)
+    Ok(())
 }
 
 /// Checks the keys that determine where the domains run and where frames are aggregated.

@@ -46,9 +46,15 @@ pub struct Column {
     /// Numbers of further guests, each with a stream that competes for CPU and link.
     #[serde(default = "no_rivals", alias = "beside")]
     pub rivals: Vec<u32>,
+    /// True if these guests have different loads, in turn: a web server, requests, a stream, none.
+    #[serde(default)]
+    pub mixed: bool,
     /// Numbers of NICs, each with a separate wire, neighbour and stream.
     #[serde(default = "just_one")]
     pub wires: Vec<u32>,
+    /// True if each guest has a separate NIC, over which no other guest receives or sends.
+    #[serde(default)]
+    pub own_wires: bool,
     /// Numbers of streams per guest.
     #[serde(default = "just_one")]
     pub flows: Vec<u32>,
@@ -111,7 +117,9 @@ impl Column {
                         mechanisms: self.machine,
                         guests,
                         rivals,
-                        wires,
+                        mixed: self.mixed,
+                        wires: if self.own_wires { guests } else { wires },
+                        own_wires: self.own_wires,
                         flows,
                         restarts: false,
                     }));

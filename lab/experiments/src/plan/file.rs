@@ -346,6 +346,34 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     }
 
     #[test]
+    fn own_wires_and_mixed_guests_have_a_number() {
+        let with = |keys: &str| {
+            let ours = "place = [\"one-core\", \"split\"]";
+            let text = TEXT.replace(ours, &format!("place = [\"one-core\"], {keys}"));
+            Plan::parse(&text)
+        };
+        let plan = with("guests = [1, 3], own_wires = true").unwrap();
+        let numbers = plan.column[1].machines().into_iter();
+        let numbers: Vec<_> = numbers
+            .map(|machine| (machine.guests, machine.wires))
+            .collect();
+        assert_eq!(numbers, [(1, 1), (3, 3)]);
+        assert!(with("rivals = [4], mixed = true").is_ok());
+        for (keys, says) in [
+            ("guests = [5], own_wires = true", "at most 4"),
+            ("wires = [2], own_wires = true", "at most 4"),
+            (
+                "own_wires = true, machine = { vmq = true }",
+                "excludes `vmq`",
+            ),
+            ("rivals = [0, 4], mixed = true", "at least one"),
+        ] {
+            let error = with(keys).unwrap_err().to_string();
+            assert!(error.contains(says), "{keys}: {error}");
+        }
+    }
+
+    #[test]
     fn wires_of_veth_are_named() {
         let plan = Plan::parse(TEXT).unwrap();
         let points = plan.points(&plan.column[0], &WireSpeed::unbounded());

@@ -54,10 +54,14 @@ pub struct Topology {
     pub mechanisms: Mechanisms,
     /// Number of measured guests.
     pub guests: u32,
-    /// Number of further guests that have streams but are not measured.
+    /// Number of further guests that have loads but are not measured.
     pub rivals: u32,
+    /// True if these have different loads, not a stream each.
+    pub mixed: bool,
     /// Number of wires. Every guest has a stream over each of them.
     pub wires: u32,
+    /// True if every guest has a stream over only one wire, which no other guest uses.
+    pub own_wires: bool,
     /// Number of streams of each guest's load.
     pub flows: u32,
     /// True if its domains always restart without delay.
@@ -70,7 +74,9 @@ impl Default for Topology {
             mechanisms: Mechanisms::default(),
             guests: 1,
             rivals: 0,
+            mixed: false,
             wires: 1,
+            own_wires: false,
             flows: 1,
             restarts: false,
         }

@@ -114,6 +114,10 @@ fn lane_table(
     if plan.column.iter().any(|column| column.rivals != [0]) {
         stream.push(("throughput.rivals", "others Gb/s"));
     }
+    if plan.column.iter().any(|column| column.mixed) {
+        stream.push(("latency_us.rivals.web.p99", "web p99 us"));
+        stream.push(("latency_us.rivals.requests.p99", "others' requests p99 us"));
+    }
     let mut header = vec!["column".to_owned()];
     header.extend(stream.iter().map(|(_, title)| (*title).to_owned()));
     for size in &plan.requests {
