@@ -11,7 +11,7 @@ const WEB_BYTES: usize = 1024;
 /// Load of a competing guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RivalLoad {
-    /// Connections at a steady rate, with one request of 1 KB each.
+    /// Connections one after another, with one request of 1 KB each.
     Web,
     /// Requests of a byte, one at a time.
     Requests,

@@ -26,7 +26,7 @@ pub enum LoadRole {
     Echo,
     /// Sends a request, waits for its answer, and repeats.
     Client,
-    /// Opens connections at a steady rate, and sends one request over each.
+    /// Opens connections one after another, at a limited rate, and sends one request over each.
     Visitor,
 }
 

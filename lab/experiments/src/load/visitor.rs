@@ -1,4 +1,4 @@
-//! The client of a web server: opens connections at a steady rate, each for one request.
+//! The client of a web server: opens connections one after another, each for one request.
 
 use super::spec::LoadSpec;
 use super::state::LoadState;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Interval between two connections.
+/// Shortest interval between the starts of two connections.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<()> {
@@ -31,12 +31,11 @@ fn work(address: SocketAddr, size: usize, state: &LoadState) -> anyhow::Result<(
         let mut due = Instant::now();
         while state.run.load(Ordering::Relaxed) {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let start = Instant::now();
             visit(address, &mut bytes)?;
-            // A visit that begins late, because the one before was slow, has waited since it was
-            // due.
-            state.round_trip(due.elapsed());
+            state.round_trip(start.elapsed());
             state.count(size);
-            due += INTERVAL;
+            due = start + INTERVAL;
         }
     }
 }
