@@ -463,7 +463,6 @@ mod rxpkt2rsp {
     #[test]
     fn netif_11_headroom_moves_frames_in_whole_pages() {
         over_each_format(|| {
-            let bytes = packet(9000, 1);
             for (headroom, room) in [(2, 4032), (14, 4032), (64, 4032), (65, 3968)] {
                 let sizes = crate::netfront::Sizes {
                     rx_buffer: 4096,
@@ -471,11 +470,12 @@ mod rxpkt2rsp {
                 };
                 let rig = Rig::with_headroom(sizes, Features::ALL, headroom);
                 let mut give = ToGuestRig::of(rig);
+                let bytes = packet(9000, 1);
                 let frame = give.frame(0, &bytes);
                 assert_eq!(give.give(&[frame]).delivered, 1);
                 let first = &give.responses()[0];
                 assert_eq!((first.offset, first.status), (headroom, room));
-                assert_eq!(give.rig.receive(64), [bytes.clone()]);
+                assert_eq!(give.rig.receive(64), [bytes]);
             }
         });
     }
