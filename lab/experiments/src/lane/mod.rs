@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`ends`], [`cores`] | the namespaces at both ends; the cores of a run |
 //! | [`path`], [`reading`] | the path between the ends, and its counters |
-//! | [`rivals`] | guests that compete with the measured ones |
+//! | `pair`, [`rivals`] | a load's two ends; guests that compete with the measured ones |
 //! | [`window`] | the measurement of one load for a time |
 //! | [`ledgers`] | the domains' hop ledgers in it |
 //! | [`events`] | its hardware events, on machines with a PMU |
@@ -30,6 +30,7 @@ pub mod kernel_path;
 pub mod ledgers;
 pub mod machine;
 pub mod one_process;
+mod pair;
 pub mod path;
 pub mod reading;
 pub mod rivals;
@@ -37,20 +38,20 @@ pub mod running;
 pub mod vm;
 pub mod window;
 
-use crate::load::{Load, LoadRole, LoadSpec};
+use crate::load::{Load, LoadRole};
 use crate::ns::NamedNamespace;
 use crate::plan::{LroColumn, LroRules, PayloadDirection, WireFaults, Workload};
 use anyhow::Context as _;
 use cores::Cores;
 use ends::LaneEnds;
 use figures::measure::{CpuPart, kernel_threads};
+use pair::{Pair, PairRoles, Side};
 use path::Path;
 use rivals::Rival;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
 /// A lane: two namespaces, the path between them, and loads in both directions.
 pub struct Lane {
@@ -144,87 +145,18 @@ fn softirqs(cores: Cores) -> [(CpuPart, Vec<i32>); 2] {
     [(WIRE_KERNEL, far), (NIC_KERNEL, near)]
 }
 
-/// The two ends of a load.
-struct Pair {
-    active: Load,
-    passive: Load,
-    /// Namespace of the passive end. The kernel's counters in it cover all of its sockets.
-    at: PathBuf,
-}
-
-/// One end of a pair.
-struct Side {
-    /// The load's namespace. For a load in a virtual machine, a namespace from which it is
-    /// reachable.
-    netns: PathBuf,
-    in_vm: bool,
-    core: usize,
-    address: IpAddr,
-}
-
-/// Roles of the two ends of a load, and the size of a request.
-struct PairRoles {
-    active: LoadRole,
-    passive: LoadRole,
-    size: usize,
-}
-
-impl PairRoles {
-    fn of(work: Workload, loads: &Loads) -> Self {
-        let (active, passive, size) = match work {
-            Workload::Stream if loads.sendfile => (LoadRole::File, LoadRole::Sink, 0),
-            Workload::Stream if loads.push => (LoadRole::Pushed, LoadRole::Sink, 0),
-            Workload::Stream => (LoadRole::Source, LoadRole::Sink, 0),
-            Workload::Requests(size) => (LoadRole::Client, LoadRole::Echo, size),
-        };
-        Self {
-            active,
-            passive,
-            size,
-        }
-    }
-}
-
-impl Pair {
-    /// Starts both ends, the passive one first.
-    fn start(
-        PairRoles {
-            active,
-            passive,
-            size,
-        }: PairRoles,
-        way: PayloadDirection,
-        [wire, guest]: [&Side; 2],
-        port: u16,
-        flows: u32,
-    ) -> anyhow::Result<Self> {
-        let (from, to) = match way {
-            PayloadDirection::ToGuest => (wire, guest),
-            PayloadDirection::FromGuest => (guest, wire),
-        };
-        let load = |role, side: &Side| {
-            let spec = LoadSpec {
-                role,
-                netns: (!side.in_vm).then(|| side.netns.clone()),
-                cpu: (!side.in_vm).then_some(side.core),
-                address: SocketAddr::new(to.address, port),
-                size,
-                flows: flows as usize,
-            };
-            match side.in_vm {
-                true => Load::start_in_vm(&spec, &side.netns, side.address),
-                false => Load::start(&spec),
-            }
-        };
-        let passive = load(passive, to)?;
-        Ok(Self {
-            active: load(active, from)?,
-            passive,
-            at: match to.in_vm {
-                true => PathBuf::from("vm"),
-                false => to.netns.clone(),
-            },
-        })
+/// Returns the roles of the ends of a workload.
+fn roles(work: Workload, loads: &Loads) -> PairRoles {
+    let (active, passive, size) = match work {
+        Workload::Stream if loads.sendfile => (LoadRole::File, LoadRole::Sink, 0),
+        Workload::Stream if loads.push => (LoadRole::Pushed, LoadRole::Sink, 0),
+        Workload::Stream => (LoadRole::Source, LoadRole::Sink, 0),
+        Workload::Requests(size) => (LoadRole::Client, LoadRole::Echo, size),
+    };
+    PairRoles {
+        active,
+        passive,
+        size,
     }
 }
 
@@ -238,11 +170,6 @@ fn connected<'a>(guests: &'a [Side], wires: &'a [Side], own_wires: bool) -> Vec<
             .flat_map(|guest| wires.iter().map(move |wire| [wire, guest]))
             .collect(),
     }
-}
-
-/// Returns the longer of two latencies.
-fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.into_iter().chain(b).reduce(f64::max)
 }
 
 impl Lane {
@@ -292,7 +219,7 @@ impl Lane {
             for &way in &loads.directions {
                 for ends in connected(&guests, &wires, loads.own_wires) {
                     let port = ports.next().context("no port")?;
-                    let roles = PairRoles::of(work, loads);
+                    let roles = roles(work, loads);
                     let pair = Pair::start(roles, way, ends, port, loads.flows)?;
                     lane.pairs.entry((work, way)).or_default().push(pair);
                 }
@@ -437,6 +364,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn guests_use_all_wires_or_separate_ones() {

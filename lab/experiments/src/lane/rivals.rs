@@ -1,6 +1,6 @@
 //! Guests that compete with the measured ones, and their loads.
 
-use super::{Pair, PairRoles, Side, later};
+use super::pair::{Pair, PairRoles, Side, later};
 use crate::load::{LoadRole, Mark};
 use crate::plan::PayloadDirection;
 use std::collections::BTreeMap;

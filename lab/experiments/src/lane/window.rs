@@ -1,12 +1,13 @@
 //! A window on a lane, which runs one load for some time and reads all counters before and after
 //! it.
 
+use super::Lane;
 use super::events::{self, PerfEvents};
 use super::ledgers;
+use super::pair::{Pair, later};
 use super::reading::Reading;
 use super::rivals::{self, RivalLoad};
 use super::running::{RIVALS, is_rival};
-use super::{Lane, Pair, later};
 use crate::load::{Load, Mark};
 use crate::plan::{PayloadDirection, Times, Workload};
 use figures::interrupt;
