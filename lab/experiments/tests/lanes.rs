@@ -414,7 +414,7 @@ fn several_guests(cores: Cores) -> anyhow::Result<()> {
         loop {
             let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
             let runs = |metric: &&str| stream.get(*metric).is_some_and(|rate| *rate > 0.0);
-            if carried.iter().all(|metric| runs(metric)) {
+            if carried.iter().all(runs) {
                 break;
             }
             anyhow::ensure!(Instant::now() < end, "{topology:?}: {stream:?}");
