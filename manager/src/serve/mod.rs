@@ -402,8 +402,7 @@ impl<'a> ManagerServer<'a> {
         self.consoles.drain(place, &mut self.log, monotonic_ns());
         let life = self.lives.get(&place);
         let stillborn = life.is_some_and(Lifecycle::has_failed_to_start);
-        let domain = self.state.domain(place).filter(|_| !stillborn);
-        if let Some(domain) = domain {
+        if !stillborn && let Some(domain) = self.state.domain(place) {
             self.log_line(Warning, format!("{}: {text}", domain.name));
         }
         self.close_devices_of(place);
