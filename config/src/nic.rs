@@ -222,6 +222,8 @@ pub enum NicKind {
         port: KernelPort,
         /// Offloads that each end may leave to the other.
         offloads: Offloads,
+        /// Whether the kernel receives frames on threads, which merge TCP segments.
+        napi_threads: bool,
     },
     /// One end of a cable in memory.
     Sim(Cable),
@@ -389,10 +391,14 @@ fn tap(n: usize, t: &TomlTable<'_, '_>) -> NicSection {
         None => Offloads::None,
     };
     let offloads = t.value("offloads").unwrap_or(usual);
-    let port = KernelPort::read(t);
+    let kind = NicKind::Tap {
+        port: KernelPort::read(t),
+        offloads,
+        napi_threads: t.value("napi_threads").unwrap_or(false),
+    };
     NicSection {
         uplink,
-        ..of_kind(NicKind::Tap { port, offloads })
+        ..of_kind(kind)
     }
 }
 

@@ -124,6 +124,7 @@ impl RunNetwork {
         let tap = NicKind::Tap {
             port,
             offloads: Offloads::Tso,
+            napi_threads: false,
         };
         let mut nic = NicSection::new(UPLINK, tap);
         nic.settings.mtu = self.mtu;

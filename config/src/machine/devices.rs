@@ -62,6 +62,7 @@ pub(super) fn tap(
         checksum: offloads >= Offloads::Checksum,
         tso: offloads >= Offloads::Tso,
         tx_queue: port.tx_queue,
+        napi_threads: false,
         queues: 0,
         shares: 0,
         uplink: None,

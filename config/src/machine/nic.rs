@@ -71,10 +71,15 @@ impl Nics {
         let (ifname, mtu) = (config.nic_ifname(n), nic.settings.mtu);
         let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, mtu, offloads);
         match &nic.kind {
-            NicKind::Tap { port, offloads } => {
+            NicKind::Tap {
+                port,
+                offloads,
+                napi_threads,
+            } => {
                 let queues = vmq(nic).map_or(0, |vmq| vmq.queues);
                 let tap = Tap {
                     uplink: nic.uplink.clone(),
+                    napi_threads: *napi_threads,
                     queues,
                     ..tap(port, *offloads)
                 };

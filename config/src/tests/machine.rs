@@ -236,6 +236,30 @@ fn a_wire_may_pass_unsegmented_packets() {
     }
 }
 
+/// Every worker's queue has a thread, because the first worker's device creates all queues.
+#[test]
+fn a_wire_may_have_napi_threads() {
+    for (keys, wanted) in [
+        ("", false),
+        ("napi_threads = false", false),
+        ("napi_threads = true", true),
+    ] {
+        let text = SMALL.replacen("kind = \"tap\"", &format!("kind = \"tap\"\n{keys}"), 1);
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let Device::Tap(tap) = &machine.domains[0].devices[0] else {
+            panic!("{:?}", machine.domains[0].devices)
+        };
+        assert_eq!(tap.napi_threads, wanted, "{keys}");
+        let json = serde_json::to_string(tap).unwrap();
+        assert_eq!(json.contains("napi_threads"), wanted, "{json}");
+    }
+    for kind in ["kind = \"local\"", "kind = \"xdp\"", "kind = \"sim\""] {
+        let text = SMALL.replacen("kind = \"tap\"", &format!("{kind}\nnapi_threads = true"), 1);
+        let error = parse("f", &text).unwrap_err().to_string();
+        assert!(error.contains("`napi_threads`"), "{kind}: {error}");
+    }
+}
+
 /// Buffers are whole pages for segments between kernels, and half pages for frames of wires and of
 /// user space.
 #[test]

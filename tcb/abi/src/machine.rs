@@ -243,6 +243,9 @@ pub struct Tap {
     pub tso: bool,
     /// Length of the transmit queue of the kernel's end, in packets.
     pub tx_queue: u32,
+    /// Whether the kernel receives packets on a thread for each queue, which merges TCP segments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub napi_threads: bool,
     /// Dedicated queues in addition to the shared one, each a [`Device::TapQueue`].
     #[serde(default)]
     pub queues: u32,

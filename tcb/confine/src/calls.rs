@@ -163,6 +163,10 @@ const BPF_COMMANDS: &[u64] = &[
     28, // BPF_LINK_CREATE
 ];
 
+/// The command of fsconfig(2) that creates a file system with the options set before
+/// (linux/mount.h).
+const FSCONFIG_CREATE: u64 = 6;
+
 /// Calls by which netd opens and configures devices.
 pub(crate) const DEVICE_CALLS: &[AllowedCall] = &calls! {
     // The TAP driver, and settings of network namespaces. Landlock restricts the paths.
@@ -181,6 +185,11 @@ pub(crate) const DEVICE_CALLS: &[AllowedCall] = &calls! {
     // namespaces are denied.
     SYS_setns CallCondition::Is(1, NEWNET);
     SYS_unshare CallCondition::Is(0, NEWNET);
+    // The sysfs of a namespace. No options can be set, no mount can be attached to a folder, and
+    // Landlock denies access to files of the mount.
+    SYS_fsopen CallCondition::Always;
+    SYS_fsconfig CallCondition::Is(1, FSCONFIG_CREATE);
+    SYS_fsmount CallCondition::Always;
     // Waits for grace periods.
     SYS_membarrier CallCondition::Always;
     // Configuration space and interrupt of a PCI device.

@@ -2,14 +2,14 @@
 //! itself.
 //!
 //! Landlock denies netd access to all files except the TAP driver and network settings, and to all
-//! other processes. But netd also needs three kinds of objects: network namespaces that paths name,
-//! including those of other processes; the files of `pcap` devices; and BPF programs, which netd
-//! must not load itself, because a program with netd's CAP_SYS_ADMIN could read all memory. netd
-//! requests these from its broker over a link. The broker opens only network namespaces, the files
-//! in the machine's description, and sockets of virtual machine monitors that are in the
-//! description or in one folder. It gives netd only the PCI devices in the description. It loads
-//! only programs that access packets. It accepts the description once, before netd opens any
-//! device.
+//! other processes. But netd also needs four kinds of objects: network namespaces that paths name,
+//! including those of other processes; the files of `pcap` devices; settings of interfaces in a
+//! sysfs that netd has mounted; and BPF programs, which netd must not load itself, because a
+//! program with netd's CAP_SYS_ADMIN could read all memory. netd requests these from its broker
+//! over a link. The broker opens only network namespaces, the files in the machine's description,
+//! sockets of virtual machine monitors that are in the description or in one folder, and one
+//! setting of interfaces. It gives netd only the PCI devices in the description. It loads only
+//! programs that access packets. It accepts the description once, before netd opens any device.
 //!
 //! If the broker exits, netd also exits, and the core restarts both.
 
@@ -19,7 +19,7 @@ use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
 use abi::machine::{Device, Machine, NetnsId, VhostUser};
 use link::{Link, LinkError, sealed};
 use netdev::pci::PciBus;
-use netdev::{netns, programs};
+use netdev::{napi_threads, netns, programs};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -67,6 +67,9 @@ enum BrokerRequest {
     Container,
     /// Unbind the PCI device at this address from `vfio-pci`.
     UnbindPci,
+    /// Open the setting of NAPI threads of the interface with this name. Attached: the mounted
+    /// sysfs of its namespace.
+    NapiThreads,
 }
 
 /// The broker's answers.
@@ -99,6 +102,7 @@ impl Message for BrokerRequest {
             Self::BindPci => 10,
             Self::Container => 11,
             Self::UnbindPci => 12,
+            Self::NapiThreads => 13,
         }
     }
 
@@ -116,6 +120,7 @@ impl Message for BrokerRequest {
             10 => Self::BindPci,
             11 => Self::Container,
             12 => Self::UnbindPci,
+            13 => Self::NapiThreads,
             _ => return Err(Malformed::Kind(kind)),
         })
     }
@@ -249,6 +254,13 @@ impl Broker {
         let attachment = [code.as_fd()].into_iter().chain(maps.iter().copied());
         let loaded = self.request(BrokerRequest::Load(kind), &attachment.collect::<Vec<_>>())?;
         loaded.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Opens the setting of NAPI threads of an interface: see [`napi_threads::open_here`].
+    pub(crate) fn napi_threads(&self, sysfs: BorrowedFd<'_>, ifname: &str) -> io::Result<OwnedFd> {
+        let name = sealed::write("ifname", ifname.as_bytes())?;
+        let opened = self.request(BrokerRequest::NapiThreads, &[name.as_fd(), sysfs])?;
+        opened.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn request_by_path(&self, message: BrokerRequest, paths: &[u8]) -> io::Result<OwnedFd> {
@@ -408,6 +420,10 @@ fn answer(
         BrokerRequest::Load(kind) => {
             let maps: Vec<BorrowedFd<'_>> = maps.iter().map(AsFd::as_fd).collect();
             programs::load_here(kind, &bytes, &maps).map(Some)
+        }
+        BrokerRequest::NapiThreads => {
+            let sysfs = maps.first().ok_or(Errno::INVAL)?;
+            napi_threads::open_here(sysfs.as_fd(), &path.to_string_lossy()).map(Some)
         }
         BrokerRequest::Listen => {
             let spec: VhostUser = serde_json::from_slice(&bytes)?;

@@ -7,8 +7,8 @@
 //! long time to remove a TAP.
 //!
 //! netd opens the TAP driver and network settings, and cannot access other processes. Its broker,
-//! which runs the same program, opens network namespaces and `pcap` files, and loads BPF programs
-//! for netd.
+//! which runs the same program, opens network namespaces, `pcap` files and settings in sysfs, and
+//! loads BPF programs for netd.
 //!
 //! | module | contents |
 //! |---|---|
@@ -32,7 +32,7 @@ mod sockets;
 use broker::Broker;
 use confine::roles::{BROKER, NETD};
 use confine::{Rights, confine, own_user};
-use netdev::{netns, programs};
+use netdev::{napi_threads, netns, programs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +62,10 @@ fn run() -> Result<(), String> {
     let loader = Arc::clone(&broker);
     programs::load_by(Box::new(move |kind, code, maps| {
         loader.load(kind, code, maps)
+    }));
+    let opener = Arc::clone(&broker);
+    napi_threads::open_by(Box::new(move |sysfs, ifname| {
+        opener.napi_threads(sysfs, ifname)
     }));
     serve::run(link.into(), broker, missing)
 }

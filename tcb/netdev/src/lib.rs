@@ -10,6 +10,7 @@
 //! | [`NatUplink`] | connects a TAP to its namespace's network: a bridge, or address translation |
 //! | [`forwarding`] | switches forwarding on, and off with the last machine |
 //! | [`overlap`] | finds addresses and routes of a namespace that overlap a TAP's networks |
+//! | [`napi_threads`] | threads on which the kernel polls an interface's queues |
 //! | [`netns`] | network namespaces: enters, creates and names them |
 //! | [`host_checks`] | problems of a machine's start, and faults of a running machine, for tools |
 //! | [`tool_setup`] | set-up of namespaces for tools; netd does not use it |
@@ -27,6 +28,7 @@ pub mod forwarding;
 pub mod host_checks;
 mod interface;
 mod legacy;
+pub mod napi_threads;
 mod netlink;
 pub mod netns;
 mod nftables;

@@ -3,6 +3,7 @@
 use crate::error::NetError;
 use crate::forwarding;
 use crate::interface::{InterfaceNetwork, check, configure, failed, in_namespace, namespace};
+use crate::napi_threads;
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
 use crate::steering::TapSteering;
@@ -127,7 +128,8 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
     };
     let open = |queue| {
         let fd = tun::open().map_err(|error| NetError::NoTun { error })?;
-        tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
+        let modes = (spec.vnet_header, spec.napi_threads);
+        tun::attach(&fd, &spec.ifname, modes, queue).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
                     if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Existing) =>
@@ -175,6 +177,12 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetEr
     if spec.vnet_header {
         tun::offloads(&fd, spec.checksum, spec.tso)
             .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
+    }
+    if spec.napi_threads {
+        napi_threads::switch_on(&spec.ifname).map_err(failed(
+            "given NAPI threads",
+            "this needs Linux 5.12 and the right to mount a writable sysfs; omit `napi_threads`",
+        ))?;
     }
     configure(spec, network)?;
     let uplink = uplink::join(spec, network)?;

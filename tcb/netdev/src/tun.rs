@@ -17,6 +17,7 @@ const TUNSETQUEUE: libc::c_ulong = 0x4004_54d9;
 const TUNSETSTEERINGEBPF: libc::c_ulong = 0x8004_54e0;
 const TUNSETFILTEREBPF: libc::c_ulong = 0x8004_54e1;
 const IFF_TAP: u16 = 0x0002;
+const IFF_NAPI: u16 = 0x0010;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_DETACH_QUEUE: u16 = 0x0400;
 const IFF_NO_PI: u16 = 0x1000;
@@ -61,11 +62,12 @@ pub(super) enum QueueRole {
 }
 
 /// Attaches the descriptor to a queue of the interface `name` (at most 15 bytes, checked by the
-/// caller). The first or only queue creates the interface, which must not exist.
+/// caller). The first or only queue creates the interface, which must not exist. With `napi`, the
+/// kernel receives the queue's frames by polling, and merges them (GRO).
 pub(super) fn attach(
     fd: &OwnedFd,
     name: &str,
-    vnet_header: bool,
+    (vnet_header, napi): (bool, bool),
     queue: QueueRole,
 ) -> io::Result<()> {
     let kind = match queue {
@@ -76,7 +78,11 @@ pub(super) fn attach(
     };
     let mut request = FlagsRequest {
         name: [0; libc::IFNAMSIZ],
-        flags: IFF_TAP | IFF_NO_PI | kind | if vnet_header { IFF_VNET_HDR } else { 0 },
+        flags: IFF_TAP
+            | IFF_NO_PI
+            | kind
+            | if vnet_header { IFF_VNET_HDR } else { 0 }
+            | if napi { IFF_NAPI } else { 0 },
         rest: [0; 22],
     };
     for (to, from) in request

@@ -78,6 +78,7 @@ pub fn config(
                         WireOffload::Checksum => Offloads::Checksum,
                         WireOffload::Segments => Offloads::Tso,
                     },
+                    napi_threads: near.apart == Some(Gro::Napi),
                 },
                 WireNic::Xdp => NicKind::Xdp {
                     wire: XdpWire::Veth(port(wire, WIRE)),

@@ -270,6 +270,37 @@ fn frames_without_a_virtio_header_pass_both_ways() {
     assert_eq!(supply.in_use, 0);
 }
 
+/// A persistent TAP keeps its setting while it has no queue, and its next queue has a thread, too.
+#[test]
+fn napi_threads_receive_frames() {
+    let Some(namespace) = namespace() else { return };
+    let threaded = || {
+        let script = "mount -t sysfs sysfs /sys && cat /sys/class/net/tap0/threaded";
+        let read = || {
+            Command::new("unshare")
+                .args(["-m", "sh", "-c", script])
+                .output()
+        };
+        String::from_utf8(namespace.enter(read).unwrap().unwrap().stdout).unwrap()
+    };
+    let mut tap = offloading(&namespace);
+    tap.persistent = Some("test".to_owned());
+    drop(nic_of(&tap));
+    assert_eq!(threaded(), "0\n");
+    tap.napi_threads = true;
+    for _ in 0..2 {
+        let mut nic = nic_of(&tap);
+        assert_eq!(threaded(), "1\n");
+        let socket = namespace
+            .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+            .unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let sent = frame_of(&udp4(7000, b"polled", false), 4096);
+        assert_eq!(nic.tx(0, &[sent], &[0]).sent, 1);
+        assert_eq!(socket.recv_from(&mut [0; 100]).unwrap().0, 6);
+    }
+}
+
 #[test]
 fn a_tap_whose_interface_was_removed_is_closed() {
     let Some(namespace) = namespace() else { return };

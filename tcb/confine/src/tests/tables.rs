@@ -79,7 +79,7 @@ const NETD_ALWAYS: &[i64] = &[
     SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg,
     SYS_sendto, SYS_set_robust_list, SYS_set_tid_address, SYS_sigaltstack, SYS_statx, SYS_write,
-    SYS_writev, SYS_pwrite64, SYS_eventfd2,
+    SYS_writev, SYS_pwrite64, SYS_eventfd2, SYS_fsopen, SYS_fsmount,
 ];
 
 #[test]
@@ -123,6 +123,7 @@ fn netd_has_the_rights_of_its_table() {
         (SYS_bpf, CallCondition::OneOf(0, &[0, 1, 2, 3, 4, 15, 28])),
         (SYS_setns, CallCondition::Is(1, 0x4000_0000)),
         (SYS_unshare, CallCondition::Is(0, 0x4000_0000)),
+        (SYS_fsconfig, CallCondition::Is(1, 6)),
     ];
     let keep = [
         CapabilitySet::NET_ADMIN,
