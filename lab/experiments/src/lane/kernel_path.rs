@@ -178,10 +178,23 @@ pub(super) fn set_up_wires(
 
 /// Moves the NAPI processing of an interface to a kernel thread on `core`, and returns the thread.
 fn thread(ns: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
-    let threads = || kernel_threads(&[&format!("napi/{name}-")]);
-    let before = threads();
+    let before = napi_threads(name);
     ns.write(&format!("/sys/class/net/{name}/threaded"), "1")?;
-    let mut new = threads();
+    pin_new_threads(name, &before, core)
+}
+
+/// Returns the NAPI threads of all interfaces `name`.
+pub(super) fn napi_threads(name: &str) -> Vec<i32> {
+    kernel_threads(&[&format!("napi/{name}-")])
+}
+
+/// Moves the NAPI threads of interfaces `name` that did not exist `before` to `core`, and returns
+/// them.
+///
+/// # Errors
+/// Returns an error if none is visible, or this user may not move it.
+pub(super) fn pin_new_threads(name: &str, before: &[i32], core: usize) -> anyhow::Result<Vec<i32>> {
+    let mut new = napi_threads(name);
     new.retain(|thread| !before.contains(thread));
     if new.is_empty() {
         // The CPU time of threads that are not visible cannot be counted.

@@ -4,11 +4,11 @@
 use super::build::{OnWire, add_wires, apply, apply_mechanisms, config};
 use super::cores::Cores;
 use super::ends::{DEVICE_BESIDE, IFNAME, LaneEnds, WIRE_INSIDE};
-use super::kernel_path::set_up_wires;
+use super::kernel_path::{napi_threads, pin_new_threads, set_up_wires};
 use super::running::Running;
 use super::{Lane, Loads};
-use crate::plan::{Place, Topology, WireNic, WireSpeed};
-use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
+use crate::plan::{Gro, Place, Topology, WireNic, WireSpeed};
+use config::{Config, Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 
 /// Sets up the lane.
 ///
@@ -26,7 +26,7 @@ pub fn lane(
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
     apply(topology, &ends, place, cores, &mut config);
-    let running = Running::start(&config)?;
+    let started = Started::of(&config)?;
     let loads = Loads {
         flows: topology.flows,
         own_wires: topology.own_wires,
@@ -34,13 +34,30 @@ pub fn lane(
         mixed: topology.mixed,
         ..loads.clone()
     };
-    lane_of(ends, running, wire, cores, &loads)
+    lane_of(ends, started, wire, cores, &loads)
+}
+
+/// A running machine, and the NAPI threads of other machines' wires.
+struct Started {
+    running: Running,
+    earlier_threads: Vec<i32>,
+}
+
+impl Started {
+    fn of(config: &Config) -> anyhow::Result<Self> {
+        let earlier_threads = napi_threads(IFNAME);
+        let running = Running::start(config)?;
+        Ok(Self {
+            running,
+            earlier_threads,
+        })
+    }
 }
 
 /// Returns the lane of a running machine.
 fn lane_of(
     mut ends: LaneEnds,
-    running: Running,
+    started: Started,
     wire: OnWire<'_>,
     cores: Cores,
     loads: &Loads,
@@ -53,6 +70,10 @@ fn lane_of(
             Some(DEVICE_BESIDE.to_owned())
         }
         (None, _) => Some(WIRE_INSIDE.to_owned()),
+        (Some(Gro::Napi), WireNic::Tap) => {
+            threads = pin_new_threads(IFNAME, &started.earlier_threads, cores.wire)?;
+            None
+        }
         (Some(_), WireNic::Tap) => ends.steer_wire(cores).err(),
         (Some(gro), WireNic::Xdp) => match set_up_wires(&mut ends, cores, gro) {
             Ok(all) => {
@@ -62,7 +83,7 @@ fn lane_of(
             Err(error) => Some(format!("the wire's end has other settings ({error:#})")),
         },
     };
-    let lane = Lane::new(ends, Box::new(running), cores, loads)?;
+    let lane = Lane::new(ends, Box::new(started.running), cores, loads)?;
     Ok(lane.with_wire_threads(threads).with_remark(remark))
 }
 
@@ -92,8 +113,8 @@ pub fn local_lane(
             }
         }
     }
-    let running = Running::start(&config)?;
-    lane_of(ends, running, wire, cores, loads)
+    let started = Started::of(&config)?;
+    lane_of(ends, started, wire, cores, loads)
 }
 
 /// Returns the milliseconds until a machine with `guests` guests is ready. The machine has one

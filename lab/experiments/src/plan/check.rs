@@ -202,13 +202,18 @@ fn check_place(column: &Column) -> Result<(), &'static str> {
     if ours == column.place.is_empty() {
         return Err("`place` belongs to machine and forwarder");
     }
-    let has_veth = column.apart && column.nic == WireNic::Xdp;
-    let fits = match column.gro {
-        None => ours,
-        Some(gro) => !ours || has_veth && matches!(gro, Gro::Rps | Gro::Napi),
+    let fits = match (column.gro, column.nic) {
+        (None, _) => ours,
+        (Some(_), _) if !ours => true,
+        (Some(Gro::Rps), WireNic::Xdp) | (Some(Gro::Napi), WireNic::Xdp | WireNic::Tap) => {
+            column.apart
+        }
+        _ => false,
     };
     if !fits {
-        return Err("`gro` belongs to bridge and veth; rps and napi also to `apart` with AF_XDP");
+        return Err(
+            "`gro` belongs to bridge and veth; with `apart` also napi, and with AF_XDP rps",
+        );
     }
     Ok(())
 }

@@ -258,6 +258,7 @@ mod tests {
                 "grantway",
                 "grantway-tso",
                 "grantway-apart",
+                "grantway-napi-apart",
                 "grantway-xdp-apart",
                 "grantway-xdp-rps",
                 "forwarder",
