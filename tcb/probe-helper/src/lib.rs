@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use libc::*;
+use std::ffi::CStr;
 
 /// Maximum number of arguments of a system call.
 const ARGS: usize = 6;
@@ -98,7 +99,8 @@ pub const ATTACKS: &[Attack] = &[
     // The system.
     ("mount", SYS_mount, &[0, 0, 0, 0, 0]),
     ("umount2", SYS_umount2, &[0, 0]),
-    ("fsopen", SYS_fsopen, &[0, 0]),
+    ("fsconfig with an option", SYS_fsconfig, &[NONE, 1, 0, 0, 0]),
+    ("fspick", SYS_fspick, &[CWD, 0, 0]),
     ("open_tree", SYS_open_tree, &[CWD, 0, 0]),
     ("move_mount", SYS_move_mount, &[NONE, 0, NONE, 0, 0]),
     ("pivot_root", SYS_pivot_root, &[0, 0]),
@@ -205,6 +207,36 @@ pub const BROKER_CALLS: &[Attack] = &[
         &[AF_UNIX as u64, SOCK_STREAM as u64, 0],
     ),
 ];
+
+/// Calls that only netd may make. It mounts the sysfs of a network namespace.
+pub const NETD_CALLS: &[Attack] = &[
+    ("fsopen", SYS_fsopen, &[0, 0]),
+    ("fsconfig", SYS_fsconfig, &[NONE, FSCONFIG_CREATE, 0, 0, 0]),
+    ("fsmount", SYS_fsmount, &[NONE, 0, 0]),
+];
+
+/// The command of fsconfig(2) that creates a file system (linux/mount.h).
+const FSCONFIG_CREATE: u64 = 6;
+
+/// Mounts a file system of this type without attaching it. Returns its root, which stays open until
+/// the program exits, or `None` if the system rejects the mount.
+#[must_use]
+pub fn mounted(kind: &CStr) -> Option<u64> {
+    let descriptor = |result: i64| u64::try_from(result).ok();
+    let context = descriptor(call(SYS_fsopen, &[kind.as_ptr() as u64, 0]))?;
+    let created = call(SYS_fsconfig, &[context, FSCONFIG_CREATE, 0, 0, 0]);
+    descriptor(created)?;
+    descriptor(call(SYS_fsmount, &[context, 0, 0]))
+}
+
+/// Returns whether a path below an open folder can be opened for reading or writing.
+#[must_use]
+pub fn opens(root: u64, path: &CStr) -> bool {
+    [O_RDONLY, O_WRONLY].iter().any(|flags| {
+        let flags = (flags | O_CLOEXEC) as u64;
+        call(SYS_openat, &[root, path.as_ptr() as u64, flags, 0]) >= 0
+    })
+}
 
 /// Tries all attacks. Returns the attacks that did not fail with EPERM, with their results.
 /// `clone3` may also fail with ENOSYS, after which the C library uses `clone`.

@@ -6,7 +6,8 @@
 
 use confine::roles::{BROKER, MANAGER, NETD};
 use confine::{Rights, confine, own_user};
-use probe_helper::{ATTACKS, BROKER_CALLS, not_refused};
+use probe_helper::{ATTACKS, BROKER_CALLS, NETD_CALLS, mounted, not_refused, opens};
+use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -54,11 +55,15 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     if role != Some("broker") {
         succeeded.extend(not_refused(BROKER_CALLS));
     }
-    if role != Some("manager") && role != Some("broker") {
+    if role == Some("manager") || role == Some("broker") {
+        succeeded.extend(not_refused(NETD_CALLS));
+    } else {
         succeeded.extend(processes(core));
+        succeeded.extend(mounted_processes(core));
     }
     if role.is_none_or(|role| role == "netd") {
         succeeded.extend(files());
+        succeeded.extend(mounted_files());
         succeeded.extend(needed());
     }
     for line in &succeeded {
@@ -95,6 +100,59 @@ fn processes(core: u32) -> Vec<String> {
     let all = (1..PROCESSES).filter(|pid| *pid != std::process::id());
     paths.extend(all.map(|pid| format!("/proc/{pid}/mem")));
     paths.into_iter().filter_map(opened).collect()
+}
+
+/// Attacks the core through a new mount of the process file system. Returns the files that could be
+/// opened.
+fn mounted_processes(core: u32) -> Vec<String> {
+    let Some(root) = mounted(c"proc") else {
+        return Vec::new();
+    };
+    let files = [
+        "mem", "environ", "auxv", "pagemap", "fd/0", "cwd", "exe", "ns/mnt",
+    ];
+    let paths = files.map(|file| format!("{core}/{file}"));
+    let paths = paths.into_iter().chain(["kcore".to_owned()]);
+    paths
+        .filter_map(|path| opened_in("proc", root, &path))
+        .collect()
+}
+
+/// Attacks the files of new mounts. Returns the files that could be opened.
+fn mounted_files() -> Vec<String> {
+    let files: [(&CStr, &[&str]); 8] = [
+        (
+            c"proc",
+            &[".", "self/status", "1/status", "sys/kernel/core_pattern"],
+        ),
+        (
+            c"sysfs",
+            &[
+                ".",
+                "kernel/uevent_helper",
+                "devices/virtual/net/lo/threaded",
+            ],
+        ),
+        (c"cgroup2", &[".", "cgroup.procs"]),
+        (c"devtmpfs", &[".", "mem", "kmsg"]),
+        (c"tmpfs", &["."]),
+        (c"tracefs", &["."]),
+        (c"debugfs", &["."]),
+        (c"bpf", &["."]),
+    ];
+    let mut found = Vec::new();
+    for (kind, paths) in files {
+        let Some(root) = mounted(kind) else { continue };
+        let kind = kind.to_string_lossy();
+        found.extend(paths.iter().filter_map(|path| opened_in(&kind, root, path)));
+    }
+    found
+}
+
+/// Returns a line about a file of a mount if it can be opened.
+fn opened_in(kind: &str, root: u64, path: &str) -> Option<String> {
+    let file = CString::new(path).ok()?;
+    opens(root, &file).then(|| format!("{path} of a new {kind} was opened"))
 }
 
 /// Attacks files. Returns the files that could be opened or created.
@@ -144,7 +202,7 @@ fn opened(path: String) -> Option<String> {
     (open(false) || open(true)).then(|| format!("{path} was opened"))
 }
 
-/// Returns the files that netd needs but could not open.
+/// Returns what netd needs but could not open or mount.
 fn needed() -> Vec<String> {
     let tun = OpenOptions::new()
         .read(true)
@@ -162,7 +220,9 @@ fn needed() -> Vec<String> {
     let failed = all
         .into_iter()
         .filter_map(|(what, opened)| Some((what, opened.err()?)));
+    let failed = failed.map(|(what, error)| format!("{what} cannot be opened: {error}"));
+    let sysfs = mounted(c"sysfs").is_none();
     failed
-        .map(|(what, error)| format!("{what} cannot be opened: {error}"))
+        .chain(sysfs.then(|| "sysfs cannot be mounted".to_owned()))
         .collect()
 }
