@@ -38,6 +38,23 @@ fn fresh_netns() -> Result<Namespace, Missing> {
     Namespace::new().map_err(|error| format!("network namespaces: {error}"))
 }
 
+/// Checks that the sysfs of a new network namespace can be mounted, which containers usually forbid.
+///
+/// # Errors
+///
+/// Returns an error if network namespaces are missing or the mount fails.
+pub fn sysfs() -> Result<(), Missing> {
+    let namespace = fresh_netns()?;
+    let mount = ["--mount", "mount", "-t", "sysfs", "sysfs", "/sys"];
+    let run = || Command::new("unshare").args(mount).output();
+    match namespace.enter(run) {
+        Ok(Ok(run)) if run.status.success() => Ok(()),
+        Ok(Ok(run)) => Err(String::from_utf8_lossy(&run.stderr).trim().to_owned()),
+        Ok(Err(error)) => Err(format!("unshare: {error}")),
+        Err(error) => Err(format!("network namespaces: {error}")),
+    }
+}
+
 /// Checks that network namespaces and TAPs in them can be created.
 ///
 /// # Errors

@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn only_settings_of_interfaces_are_opened() {
-        require!(netns);
+        require!(sysfs);
         Namespace::new()
             .unwrap()
             .enter(|| {

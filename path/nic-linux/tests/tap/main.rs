@@ -273,6 +273,7 @@ fn frames_without_a_virtio_header_pass_both_ways() {
 /// A persistent TAP keeps its setting while it has no queue, and its next queue has a thread, too.
 #[test]
 fn napi_threads_receive_frames() {
+    testing::require!(sysfs);
     let Some(namespace) = namespace() else { return };
     let threaded = || {
         let script = "mount -t sysfs sysfs /sys && cat /sys/class/net/tap0/threaded";
