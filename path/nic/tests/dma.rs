@@ -532,6 +532,29 @@ fn empty_buffer_completes_with_an_error() {
     assert_eq!((counters.empty_buffers, counters.too_long), (3, 0));
 }
 
+#[test]
+fn only_buffers_of_published_completions_are_completed() {
+    let mut driven = Driven::new();
+    driven.run(DriverOp::Map(0)).unwrap();
+    for _ in 0..3 {
+        driven.run(DriverOp::Post { at: PAGE, len: 600 }).unwrap();
+    }
+    for _ in 0..2 {
+        driven.run(DriverOp::Arrive(100)).unwrap();
+    }
+    driven.device.poll(0, &driven.table);
+    let completed = |driven: &Driven| {
+        (0..4)
+            .filter(|n| driven.queue.completed(*n).is_some())
+            .count()
+    };
+    assert_eq!(completed(&driven), 0, "the driver has not read the index");
+    driven.queue.peek().unwrap().unwrap();
+    assert_eq!(completed(&driven), 2);
+    driven.queue.pop().unwrap();
+    assert_eq!(completed(&driven), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 

@@ -15,9 +15,14 @@ use super::receive::{check_header, complete_frame, split};
 use super::remote_link::{RemoteLink, RemoteSetup};
 use crate::buffer::{Buffer, BufferId, Piece};
 use crate::frame::{Frame, SNAPSHOT_MAX};
+use crate::small_frame::HEAD_BYTES;
 use shmem::Span;
 use std::mem;
 use std::rc::Rc;
+
+/// Number of frames behind the next one whose heads are prefetched. The device wrote them last, so
+/// loading them takes some hundred cycles each.
+const HEADS_AHEAD: usize = 8;
 
 /// Counters of a dedicated queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +56,8 @@ pub struct RemoteQueue {
     pub(super) partial: Frame,
     /// Whether the device failed to write a part of `partial`.
     is_broken: bool,
+    /// Index after the last frame whose head was prefetched.
+    prefetched: u32,
     /// Whether the driver takes completions without an interrupt, because the last poll left some.
     pub(super) polls: bool,
     counters: RemoteCounters,
@@ -83,6 +90,7 @@ impl RemoteQueue {
             can_merge: setup.merges,
             partial: Frame::empty(),
             is_broken: false,
+            prefetched: 0,
             polls: false,
             counters: RemoteCounters::default(),
         })
@@ -272,11 +280,36 @@ impl RemoteQueue {
     /// Returns the next completion. If none is available, acknowledges the previous completions.
     #[inline]
     pub(super) fn next_completion(&mut self) -> Result<Option<Completion>, DmaError> {
-        match self.queue.peek()? {
+        let completion = match self.queue.peek()? {
             // The device may have completed more before it read the acknowledgement.
-            None if self.queue.acknowledge()? => self.queue.peek(),
-            found => Ok(found),
+            None if self.queue.acknowledge()? => self.queue.peek()?,
+            found => found,
+        };
+        if completion.is_some() {
+            self.prefetch_heads();
         }
+        Ok(completion)
+    }
+
+    /// Prefetches the heads of the next completed frames that were not prefetched yet.
+    #[inline]
+    fn prefetch_heads(&mut self) {
+        let next = self.queue.next_index();
+        let done = self.prefetched.wrapping_sub(next) as usize;
+        // The index is older than the next frame after a pause.
+        let mut ahead = if done > HEADS_AHEAD + 1 { 0 } else { done };
+        while ahead <= HEADS_AHEAD
+            && let Some(buffer) = self.queue.completed(ahead)
+        {
+            let slot = self.queue.slot(next.wrapping_add(ahead as u32)) as usize;
+            let head = match self.headers {
+                Some((headers, _)) => headers.skip(slot * SNAPSHOT_MAX),
+                None => buffer.span,
+            };
+            head.take(HEAD_BYTES).prefetch();
+            ahead += 1;
+        }
+        self.prefetched = next.wrapping_add(ahead as u32);
     }
 
     /// Takes the next completion. If none is available, acknowledges the previous completions and

@@ -250,6 +250,18 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         self.posted.front()
     }
 
+    /// Returns the buffer that is `ahead` positions behind the oldest posted one, if the last call of
+    /// [`DriverQueue::peek`] knew that the device has completed it.
+    #[must_use]
+    #[inline]
+    pub fn completed(&self, ahead: usize) -> Option<&T> {
+        let known = self
+            .posted
+            .get(ahead)
+            .filter(|_| ahead < self.ready as usize);
+        known.map(|(item, _)| item)
+    }
+
     /// Takes the completion that [`DriverQueue::peek`] has returned, and returns its buffer.
     #[inline]
     pub fn pop(&mut self) -> Option<(T, Descriptor)> {
