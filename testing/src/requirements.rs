@@ -38,7 +38,8 @@ fn fresh_netns() -> Result<Namespace, Missing> {
     Namespace::new().map_err(|error| format!("network namespaces: {error}"))
 }
 
-/// Checks that the sysfs of a new network namespace can be mounted, which containers usually forbid.
+/// Checks that the sysfs of a new network namespace can be mounted, which containers usually
+/// forbid.
 ///
 /// # Errors
 ///

@@ -250,8 +250,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         self.posted.front()
     }
 
-    /// Returns the buffer that is `ahead` positions behind the oldest posted one, if the last call of
-    /// [`DriverQueue::peek`] knew that the device has completed it.
+    /// Returns the buffer that is `ahead` positions behind the oldest posted one, if the last call
+    /// of [`DriverQueue::peek`] knew that the device has completed it.
     #[must_use]
     #[inline]
     pub fn completed(&self, ahead: usize) -> Option<&T> {
