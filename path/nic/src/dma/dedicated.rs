@@ -56,8 +56,6 @@ pub struct RemoteQueue {
     pub(super) partial: Frame,
     /// Whether the device failed to write a part of `partial`.
     is_broken: bool,
-    /// Index after the last frame whose head was prefetched.
-    prefetched: u32,
     /// Whether the driver takes completions without an interrupt, because the last poll left some.
     pub(super) polls: bool,
     counters: RemoteCounters,
@@ -90,7 +88,6 @@ impl RemoteQueue {
             can_merge: setup.merges,
             partial: Frame::empty(),
             is_broken: false,
-            prefetched: 0,
             polls: false,
             counters: RemoteCounters::default(),
         })
@@ -280,36 +277,32 @@ impl RemoteQueue {
     /// Returns the next completion. If none is available, acknowledges the previous completions.
     #[inline]
     pub(super) fn next_completion(&mut self) -> Result<Option<Completion>, DmaError> {
+        let is_first = self.queue.completed(0).is_none();
         let completion = match self.queue.peek()? {
             // The device may have completed more before it read the acknowledgement.
             None if self.queue.acknowledge()? => self.queue.peek()?,
             found => found,
         };
         if completion.is_some() {
-            self.prefetch_heads();
+            let first = if is_first { 0 } else { HEADS_AHEAD };
+            (first..=HEADS_AHEAD).for_each(|ahead| self.prefetch_head(ahead));
         }
         Ok(completion)
     }
 
-    /// Prefetches the heads of the next completed frames that were not prefetched yet.
+    /// Prefetches the head of the frame that is `ahead` positions behind the next one, if the
+    /// device is known to have completed it.
     #[inline]
-    fn prefetch_heads(&mut self) {
-        let next = self.queue.next_index();
-        let done = self.prefetched.wrapping_sub(next) as usize;
-        // The index is older than the next frame after a pause.
-        let mut ahead = if done > HEADS_AHEAD + 1 { 0 } else { done };
-        while ahead <= HEADS_AHEAD
-            && let Some(buffer) = self.queue.completed(ahead)
-        {
-            let slot = self.queue.slot(next.wrapping_add(ahead as u32)) as usize;
+    fn prefetch_head(&self, ahead: usize) {
+        if let Some(buffer) = self.queue.completed(ahead) {
+            let index = self.queue.next_index().wrapping_add(ahead as u32);
+            let slot = self.queue.slot(index) as usize;
             let head = match self.headers {
                 Some((headers, _)) => headers.skip(slot * SNAPSHOT_MAX),
                 None => buffer.span,
             };
             head.take(HEAD_BYTES).prefetch();
-            ahead += 1;
         }
-        self.prefetched = next.wrapping_add(ahead as u32);
     }
 
     /// Takes the next completion. If none is available, acknowledges the previous completions and

@@ -255,11 +255,9 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     #[must_use]
     #[inline]
     pub fn completed(&self, ahead: usize) -> Option<&T> {
-        let known = self
-            .posted
-            .get(ahead)
-            .filter(|_| ahead < self.ready as usize);
-        known.map(|(item, _)| item)
+        let is_known = ahead < self.ready as usize;
+        let posted = self.posted.get(ahead).filter(|_| is_known);
+        posted.map(|(item, _)| item)
     }
 
     /// Takes the completion that [`DriverQueue::peek`] has returned, and returns its buffer.
