@@ -59,7 +59,6 @@ fn attack(role: Option<&str>) -> io::Result<()> {
         succeeded.extend(not_refused(NETD_CALLS));
     } else {
         succeeded.extend(processes(core));
-        succeeded.extend(mounted_processes(core));
     }
     if role.is_none_or(|role| role == "netd") {
         succeeded.extend(files());
@@ -78,12 +77,10 @@ fn attack(role: Option<&str>) -> io::Result<()> {
     Ok(())
 }
 
-/// Attacks the core and all other processes, including domains. Returns the files that could be
-/// opened.
+/// Attacks the core and all other processes, including domains, through `/proc` and through a new
+/// mount of it. Returns the files that could be opened.
 fn processes(core: u32) -> Vec<String> {
-    let mut paths: Vec<String> = (0..DESCRIPTORS)
-        .map(|n| format!("/proc/{core}/fd/{n}"))
-        .collect();
+    let mut paths: Vec<String> = (0..DESCRIPTORS).map(|n| format!("{core}/fd/{n}")).collect();
     for file in [
         "environ",
         "auxv",
@@ -92,30 +89,25 @@ fn processes(core: u32) -> Vec<String> {
         "cwd",
         "exe",
     ] {
-        paths.push(format!("/proc/{core}/{file}"));
+        paths.push(format!("{core}/{file}"));
     }
     for kind in ["mnt", "net", "pid", "user", "ipc"] {
-        paths.push(format!("/proc/{core}/ns/{kind}"));
+        paths.push(format!("{core}/ns/{kind}"));
     }
     let all = (1..PROCESSES).filter(|pid| *pid != std::process::id());
-    paths.extend(all.map(|pid| format!("/proc/{pid}/mem")));
-    paths.into_iter().filter_map(opened).collect()
-}
-
-/// Attacks the core through a new mount of the process file system. Returns the files that could be
-/// opened.
-fn mounted_processes(core: u32) -> Vec<String> {
-    let Some(root) = mounted(c"proc") else {
-        return Vec::new();
-    };
-    let files = [
-        "mem", "environ", "auxv", "pagemap", "fd/0", "cwd", "exe", "ns/mnt",
-    ];
-    let paths = files.map(|file| format!("{core}/{file}"));
-    let paths = paths.into_iter().chain(["kcore".to_owned()]);
-    paths
-        .filter_map(|path| opened_in("proc", root, &path))
-        .collect()
+    paths.extend(all.map(|pid| format!("{pid}/mem")));
+    paths.push("kcore".to_owned());
+    let mut found: Vec<String> = paths
+        .iter()
+        .filter_map(|path| opened(format!("/proc/{path}")))
+        .collect();
+    if let Some(root) = mounted(c"proc") {
+        let opened = paths
+            .iter()
+            .filter_map(|path| opened_in("proc", root, path));
+        found.extend(opened);
+    }
+    found
 }
 
 /// Attacks the files of new mounts. Returns the files that could be opened.
