@@ -161,7 +161,7 @@ pub struct VifBuffers {
     pub headroom: u32,
 }
 
-fn is_zero(value: &u32) -> bool {
+pub(crate) fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 

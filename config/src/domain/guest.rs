@@ -1,7 +1,7 @@
 //! Configuration of a guest domain's program.
 
 use super::link::{Offloads, RingFormat};
-use crate::driver::VifBuffers;
+use crate::driver::{VifBuffers, is_zero};
 use crate::guest::Endpoint;
 use crate::lro::LroConfig;
 use serde::{Deserialize, Serialize};
@@ -63,10 +63,6 @@ pub struct GuestVif {
 /// mapping in the driver domain. This number leaves enough mappings for hundreds of other
 /// connections.
 pub const FILE_GRANTS: u32 = 512;
-
-fn is_zero(pages: &u32) -> bool {
-    *pages == 0
-}
 
 /// The endpoint behind a netfront.
 pub type EndpointConfig = Endpoint<TapQueues, u32, VhostConfig>;
