@@ -26,7 +26,7 @@ pub fn lane(
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
     apply(topology, &ends, place, cores, &mut config);
-    let started = Started::of(&config)?;
+    let started = Started::of(&config, wire)?;
     let loads = Loads {
         flows: topology.flows,
         own_wires: topology.own_wires,
@@ -37,19 +37,19 @@ pub fn lane(
     lane_of(ends, started, wire, cores, &loads)
 }
 
-/// A running machine, and the NAPI threads of other machines' wires.
+/// A running machine.
 struct Started {
     running: Running,
-    earlier_threads: Vec<i32>,
+    /// If the wire's end has NAPI threads, those of other machines' wires.
+    earlier_threads: Option<Vec<i32>>,
 }
 
 impl Started {
-    fn of(config: &Config) -> anyhow::Result<Self> {
-        let earlier_threads = napi_threads(IFNAME);
-        let running = Running::start(config)?;
+    fn of(config: &Config, wire: OnWire<'_>) -> anyhow::Result<Self> {
+        let has_threads = (wire.apart, wire.nic) == (Some(Gro::Napi), WireNic::Tap);
         Ok(Self {
-            running,
-            earlier_threads,
+            earlier_threads: has_threads.then(|| napi_threads(IFNAME)),
+            running: Running::start(config)?,
         })
     }
 }
@@ -70,11 +70,13 @@ fn lane_of(
             Some(DEVICE_BESIDE.to_owned())
         }
         (None, _) => Some(WIRE_INSIDE.to_owned()),
-        (Some(Gro::Napi), WireNic::Tap) => {
-            threads = pin_new_threads(IFNAME, &started.earlier_threads, cores.wire)?;
-            None
-        }
-        (Some(_), WireNic::Tap) => ends.steer_wire(cores).err(),
+        (Some(_), WireNic::Tap) => match started.earlier_threads {
+            Some(earlier) => {
+                threads = pin_new_threads(IFNAME, &earlier, cores.wire)?;
+                None
+            }
+            None => ends.steer_wire(cores).err(),
+        },
         (Some(gro), WireNic::Xdp) => match set_up_wires(&mut ends, cores, gro) {
             Ok(all) => {
                 threads = all;
@@ -113,7 +115,7 @@ pub fn local_lane(
             }
         }
     }
-    let started = Started::of(&config)?;
+    let started = Started::of(&config, wire)?;
     lane_of(ends, started, wire, cores, loads)
 }
 
