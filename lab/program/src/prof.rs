@@ -272,13 +272,14 @@ fn diff(
     classes: &Classes,
     json: bool,
 ) -> anyhow::Result<()> {
+    let domain = domain
+        .map(|name| show::flame::domain_name(a, name))
+        .transpose()?;
+    if let Some(name) = domain {
+        show::flame::domain(b, name)?;
+    }
     if let Some(path) = flame {
         figures::file::replace(path, |out| show::flame::differences([a, b], domain, out))?;
-    }
-    for session in [a, b] {
-        if let Some(domain) = domain {
-            show::flame::domain(session, domain)?;
-        }
     }
     let rules = rules(classes.rules.as_ref())?;
     let diff = Diff::new(a, b, &rules, classing(classes), domain);

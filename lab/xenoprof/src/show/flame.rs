@@ -48,8 +48,8 @@ pub fn files(
         Ok(())
     };
     if let Some(only) = only {
-        let index = domain(session, only)?;
-        put(format!("{stem}-{}.svg", file_name(only)), Some(index))?;
+        let name = file_name(domain_name(session, only)?);
+        put(format!("{stem}-{name}.svg"), Some(domain(session, only)?))?;
         return Ok(written);
     }
     let sampled: BTreeSet<usize> = session
@@ -82,23 +82,43 @@ pub fn files(
     Ok(written)
 }
 
-/// Returns the index of a domain.
+/// Returns the index of the domain `name`. The name may be the last part of a domain's name, such as
+/// `driver` for `lane/driver`, if no other domain's name ends with it.
 ///
 /// # Errors
-/// Returns the known names.
+/// Returns an error with the possible names if no domain or several domains have this name.
 pub fn domain(session: &Session, name: &str) -> anyhow::Result<usize> {
-    let names = || {
-        let names: Vec<&str> = session.domains.iter().map(|d| d.name.as_str()).collect();
-        figures::Failure::Usage(format!(
+    let names: Vec<&str> = session.domains.iter().map(|d| d.name.as_str()).collect();
+    if let Some(index) = names.iter().position(|whole| *whole == name) {
+        return Ok(index);
+    }
+    let is_end = |whole: &str| whole.rsplit_once('/').is_some_and(|(_, end)| end == name);
+    let all = names.iter().copied().enumerate();
+    let (indices, ends): (Vec<_>, Vec<_>) = all.filter(|(_, whole)| is_end(whole)).unzip();
+    match indices.as_slice() {
+        [index] => Ok(*index),
+        [] => Err(unknown(format!(
             "no domain `{name}`; known domains: {}",
             names.join(", ")
-        ))
-    };
-    let found = session
-        .domains
-        .iter()
-        .position(|domain| domain.name == name);
-    found.ok_or_else(|| names().into())
+        ))),
+        _ => Err(unknown(format!(
+            "`{name}` is the end of several domains' names: {}",
+            ends.join(", ")
+        ))),
+    }
+}
+
+fn unknown(what: String) -> anyhow::Error {
+    figures::Failure::Usage(what).into()
+}
+
+/// Returns the whole name of the domain `name`, as [`domain`] finds it.
+///
+/// # Errors
+/// See [`domain`].
+pub fn domain_name<'s>(session: &'s Session, name: &str) -> anyhow::Result<&'s str> {
+    let found = session.domains.get(domain(session, name)?);
+    Ok(found.map_or("", |domain| &domain.name))
 }
 
 /// Returns a domain's name for use in a file name.
@@ -521,6 +541,16 @@ mod tests {
             error.to_string().contains("take more than 256 MiB"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_domain_is_found_by_the_end_of_its_name() {
+        let mut session = session();
+        session.domains[0].name = "lane/driver".to_owned();
+        assert_eq!(domain(&session, "driver").unwrap(), 0);
+        session.domains[2].name = "frames/driver".to_owned();
+        let error = domain(&session, "driver").unwrap_err().to_string();
+        assert!(error.contains("lane/driver, frames/driver"), "{error}");
     }
 
     #[test]

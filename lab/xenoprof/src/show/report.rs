@@ -41,9 +41,13 @@ pub fn report(
     listing: &Listing<'_>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    if let Some(domain) = listing.domain {
-        super::flame::domain(session, domain)?;
-    }
+    let domain = listing.domain;
+    let listing = &Listing {
+        domain: domain
+            .map(|name| super::flame::domain_name(session, name))
+            .transpose()?,
+        ..*listing
+    };
     let found = Attribution::new(session, rules, classing);
     let figures = || figures(session, &found, classing, listing);
     match form {
