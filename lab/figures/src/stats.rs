@@ -50,7 +50,7 @@ pub enum ComparisonVerdict {
     Unresolved,
     /// Both sides were measured, but the set-ups differ in the subject of the ratio.
     NotComparable,
-    /// One side was not measured.
+    /// One side was not measured, or is 0 in every round.
     NotMeasurable,
 }
 

@@ -50,7 +50,7 @@ const VERDICTS: [(ComparisonVerdict, &str, &str); 8] = [
     (
         ComparisonVerdict::NotMeasurable,
         "–",
-        "one side was not measured, for the reason given",
+        "one side was not measured or is 0 in every round, for the reason given",
     ),
 ];
 

@@ -97,7 +97,12 @@ impl Samples {
             }
         }
         let of = |side| self.series(side, theirs.metric);
-        let mut quotients = stats::ratios(of(config)?, of(&other)?);
+        let (ours, base) = (of(config)?, of(&other)?);
+        if never_occurred(ours) || never_occurred(base) {
+            let full = config.name();
+            return Some(Figure::not_measurable(plan, &full, &name, NONE_OCCURRED));
+        }
+        let mut quotients = stats::ratios(ours, base);
         for quotient in &mut quotients {
             *quotient /= theirs.ratio;
         }
@@ -128,6 +133,15 @@ impl Samples {
         figure.note = Some(note);
         Some(figure)
     }
+}
+
+/// Reason why a ratio of counts was not measured: one of them is 0 in every round.
+const NONE_OCCURRED: &str = "none occurred";
+
+/// Returns whether every sample is 0. The ratio of such samples has no size, so a verdict on its
+/// side would depend only on the side of the paper's ratio.
+fn never_occurred(series: &[Option<f64>]) -> bool {
+    series.iter().flatten().all(|value| *value == 0.0)
 }
 
 /// Returns the verdict as text.
@@ -236,6 +250,37 @@ mod tests {
                 "menon-send-linux@wires=4",
             ]
         );
+    }
+
+    #[test]
+    fn counts_that_stay_0_get_no_verdict() {
+        let verdict = |shares: [[f64; 5]; 2]| {
+            let mut samples = Samples::default();
+            let columns = ["hatori-guest1", "hatori-guest2"];
+            for (column, shares) in columns.into_iter().zip(shares) {
+                for (round, share) in shares.into_iter().enumerate() {
+                    let one = BTreeMap::from([("sack_share".to_owned(), share)]);
+                    samples.add(&ColumnConfig::new(column, &[]), round, &one);
+                }
+            }
+            let reproduced = columns.map(|name| (name, ReproducedConfig::usual(name)));
+            let paper = Paper::find("hatori").unwrap();
+            let reproduced = ReproducedConfigs::from(reproduced);
+            let figures = samples.paper_comparisons("hatori", &paper, &reproduced);
+            let name = "quotient.hatori-guest1.sack_share";
+            let found = figures.into_iter().find(|figure| figure.metric == name);
+            let found = found.unwrap();
+            (found.verdict.unwrap(), found.value, found.note.unwrap())
+        };
+        let (none, some) = ([0.0; 5], [0.08; 5]);
+        for shares in [[some, none], [none, some], [none, none]] {
+            let (found, value, note) = verdict(shares);
+            assert_eq!(found, ComparisonVerdict::NotMeasurable, "{shares:?}");
+            assert_eq!((value, note.as_str()), (None, "none occurred"));
+        }
+        let (found, value, _) = verdict([some, [0.0, 0.0, 0.0, 0.0, 0.08]]);
+        assert_eq!(found, ComparisonVerdict::Unresolved, "one round has some");
+        assert_eq!(value, Some(0.0));
     }
 
     #[test]
