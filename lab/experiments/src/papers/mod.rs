@@ -4,6 +4,7 @@
 //! cites the table, figure or sentence that states it. A statement that relates two configurations
 //! without absolute values is stored as a ratio.
 
+use crate::plan::WireNic;
 use figures::Failure;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -126,6 +127,8 @@ pub struct Value {
     pub effect: bool,
     /// Reason why the ratio cannot be compared with ours.
     pub not_comparable: Option<String>,
+    /// Kind of NIC on which `not_comparable` does not apply to our columns.
+    pub comparable_on: Option<WireNic>,
 }
 
 /// A table or figure of a paper.
@@ -205,6 +208,8 @@ pub struct PaperRatio<'a> {
     pub effect: bool,
     /// Reason why it cannot be compared with ours.
     pub not_comparable: Option<&'a str>,
+    /// Kind of NIC on which `not_comparable` does not apply to our columns.
+    pub comparable_on: Option<WireNic>,
 }
 
 impl Value {
@@ -225,8 +230,13 @@ impl PaperRatio<'_> {
     }
 }
 
+/// Returns whether a key of a configuration has this value. The name of a column of one NIC has no
+/// key `wires`.
 fn has(keys: &BTreeMap<&str, &str>, key: &str, value: f64) -> bool {
-    let own = keys.get(key).and_then(|own| own.parse().ok());
+    let own = match keys.get(key) {
+        Some(own) => own.parse().ok(),
+        None => (key == "wires").then_some(1.0),
+    };
     own == Some(value)
 }
 
@@ -393,6 +403,7 @@ impl Paper {
                     .as_ref()
                     .or_else(|| self.config(to)?.not_comparable.as_ref())
                     .map(String::as_str),
+                comparable_on: value.comparable_on,
             };
             if let (Some(ratio), Some(to)) = (value.ratio, &value.to) {
                 return Some(of(to, ratio, common(value, value)?));

@@ -68,7 +68,10 @@ impl Samples {
                 }
             }
             let ratios = paper.ratios(theirs.config).into_iter();
-            for ratio in ratios.filter(|ratio| ratio.is_of(&keys)) {
+            for mut ratio in ratios.filter(|ratio| ratio.is_of(&keys)) {
+                if ratio.comparable_on == Some(theirs.nic) {
+                    ratio.not_comparable = None;
+                }
                 let base = ReproducedConfig {
                     config: ratio.to,
                     ..*theirs
@@ -312,6 +315,45 @@ mod tests {
             [
                 ("oi-lro", "quotient.oi-xen.throughput"),
                 ("oi-soft-lro", "quotient.oi-soft-xen.throughput")
+            ]
+        );
+    }
+
+    #[test]
+    fn columns_of_one_nic_have_the_ratios_of_one() {
+        let mut samples = Samples::default();
+        let columns = ["domain0", "guest1", "soft-domain0", "soft-guest1"];
+        let columns = columns.map(|name| format!("menon-{name}"));
+        for (column, throughput) in columns.iter().zip([4.0, 2.0].repeat(2)) {
+            for round in 0..5 {
+                let one = BTreeMap::from([("throughput".to_owned(), throughput)]);
+                samples.add(&ColumnConfig::new(column, &[]), round, &one);
+            }
+        }
+        let mut reproduced: ReproducedConfigs<'_> = BTreeMap::new();
+        for (column, config) in columns
+            .iter()
+            .zip(["menon-domain0", "menon-guest1"].repeat(2))
+        {
+            let nic = match column.contains("soft") {
+                true => WireNic::Soft,
+                false => WireNic::Tap,
+            };
+            reproduced.insert(column, ReproducedConfig { config, nic });
+        }
+        let paper = Paper::find("menon").unwrap();
+        let figures = samples.paper_comparisons("menon", &paper, &reproduced);
+        let verdicts: Vec<_> = figures
+            .iter()
+            .filter(|figure| figure.metric.starts_with("quotient."))
+            .map(|figure| (figure.config.as_str(), figure.verdict.unwrap()))
+            .collect();
+        // The link limits the paper's ratio, as it does ours on a NIC of the kind `soft`.
+        assert_eq!(
+            verdicts,
+            [
+                ("menon-guest1", ComparisonVerdict::NotComparable),
+                ("menon-soft-guest1", ComparisonVerdict::DiffersInSize)
             ]
         );
     }
