@@ -1,4 +1,4 @@
-//! Questions that a paper leaves to future work: whether a mechanism saves cycles.
+//! Questions that a paper leaves open: whether a mechanism saves cycles.
 
 use super::cell::{escape, prose};
 use super::values::PaperPart;
@@ -13,7 +13,7 @@ pub(super) fn link(paper: &Paper) -> String {
     match paper.question.is_empty() {
         true => String::new(),
         false => format!(
-            "<li><a href=\"#{}-questions\">future work</a></li>\n",
+            "<li><a href=\"#{}-questions\">open questions</a></li>\n",
             paper.name
         ),
     }
@@ -26,7 +26,7 @@ pub(super) fn table(part: &PaperPart<'_>, index: &Index<'_>) -> String {
         return String::new();
     }
     let mut out = format!(
-        "<h3 id=\"{}-questions\">Future work: does it pay?</h3>\n\
+        "<h3 id=\"{}-questions\">Open questions: does it pay?</h3>\n\
          <table><tr><th>question</th><th>columns</th><th>ratio</th>",
         paper.name
     );

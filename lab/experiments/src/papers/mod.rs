@@ -39,13 +39,12 @@ pub struct Paper {
     pub item: Vec<Item>,
     /// Its main claims.
     pub claim: Vec<Claim>,
-    /// Questions that it leaves to future work.
+    /// Questions that it leaves open.
     #[serde(default)]
     pub question: Vec<Question>,
 }
 
-/// A question that a paper leaves to future work: whether a mechanism takes fewer cycles than
-/// others.
+/// A question that a paper leaves open: whether a mechanism takes fewer cycles than others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {

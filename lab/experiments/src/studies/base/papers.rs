@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(only("nobody").err().unwrap().exit_code(), 2);
         let all = Papers::open(TEXT, &Adjustment::default()).unwrap();
         let page = all.page(&nothing(), &Flames::default()).unwrap().unwrap();
-        // 44 tables and figures, and three lists of future work.
-        assert_eq!(page.matches("<h3 id=").count(), 44 + 3);
+        // 44 tables and figures, and four lists of open questions.
+        assert_eq!(page.matches("<h3 id=").count(), 44 + 4);
     }
 }
