@@ -11,6 +11,8 @@ use testing::require;
 const BROWSER: &str = "chromium-headless-shell";
 /// Widths of a telephone's, a tablet's and a computer's window, pixels.
 const WIDTHS: [usize; 3] = [390, 768, 1280];
+/// Width of A4 paper between margins of 1 cm, pixels.
+const PRINTED_WIDTH: usize = 718;
 /// Minimum size of a figure's text, pixels.
 const TEXT_SIZE_MIN: f64 = 11.0;
 /// Minimum contrast of text (WCAG 2.2, 1.4.3).
@@ -156,20 +158,27 @@ fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
     }
 }
 
-/// Returns the faults of a page that is rendered in a window of this width.
-fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
+/// Returns the report of [`CHECK_SCRIPT`] about a page in a window of this width.
+fn report(folder: &Path, page: &str, width: usize, dark: bool) -> Json {
     let page_with_check = page.replace("</body>", CHECK_SCRIPT);
-    let size = |height: usize| format!("--window-size={width},{height}");
-    let dom = ["--dump-dom".to_owned(), size(800)];
-    let dom = browse(folder.path(), &page_with_check, dark, &dom);
+    let dom = [
+        "--dump-dom".to_owned(),
+        format!("--window-size={width},800"),
+    ];
+    let dom = browse(folder, &page_with_check, dark, &dom);
     let seen = dom.split("data-seen=\"").nth(1).unwrap();
     let seen = seen.split('"').next().unwrap();
     let seen = seen
         .replace("&quot;", "\"")
         .replace("&lt;", "<")
         .replace("&gt;", ">");
-    let seen: Json = serde_json::from_str(&seen.replace("&amp;", "&")).unwrap();
+    serde_json::from_str(&seen.replace("&amp;", "&")).unwrap()
+}
+
+/// Returns the faults of a page that is rendered in a window of this width.
+fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let seen = report(folder.path(), page, width, dark);
     let mut faults = Vec::new();
     let needed = seen["width"].as_u64().unwrap() as usize;
     if needed > width {
@@ -186,7 +195,8 @@ fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
     }
     let file = folder.path().join("page.png");
     let height = seen["height"].as_u64().unwrap() as usize;
-    let shot = [format!("--screenshot={}", file.display()), size(height)];
+    let size = format!("--window-size={width},{height}");
+    let shot = [format!("--screenshot={}", file.display()), size];
     browse(folder.path(), page, dark, &shot);
     let picture = Picture::of(&std::fs::read(&file).unwrap());
     assert_eq!((picture.width, picture.height), (width, height));
@@ -235,6 +245,27 @@ fn a_browser_draws_every_figure_without_overflow() {
         let found = faults(&page, width, dark);
         assert_eq!(found, [""; 0], "{name}, width {width}, dark: {dark}");
     }
+}
+
+#[test]
+fn printed_pages_fit_the_paper() {
+    require!(tool(BROWSER));
+    // A window applies the rules for print if they are for all media.
+    let needed = |page: &str| {
+        let printed = page.replacen("@media print{", "@media all{", 1);
+        assert_ne!(printed, page, "no rules for print");
+        let folder = tempfile::tempdir().unwrap();
+        let seen = report(folder.path(), &printed, PRINTED_WIDTH, false);
+        seen["width"].as_u64().unwrap() as usize
+    };
+    for name in PAPERS {
+        let (page, _) = page_of(&Paper::find(name).unwrap());
+        assert_eq!(needed(&page), PRINTED_WIDTH, "{name}");
+    }
+    let (page, _) = page_of(&Paper::find("menon").unwrap());
+    let rule = "font-size:.6rem;overflow-wrap:anywhere";
+    let unwrapped = page.replacen(rule, "white-space:nowrap", 1);
+    assert!(needed(&unwrapped) > PRINTED_WIDTH, "tables are not wrapped");
 }
 
 #[test]
