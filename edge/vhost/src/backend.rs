@@ -267,7 +267,12 @@ impl<S: VhostSystem> VhostBackend<S> {
                     self.connection = Some(connection);
                     self.read_soon();
                 }
-                Err(refusal) => (self.print)(format_args!("vhost-user: {refusal}")),
+                Err(refusal) => {
+                    (self.print)(format_args!("vhost-user: {refusal}"));
+                    // The next turn requests another connection.
+                    self.has_requested = false;
+                    self.read_soon();
+                }
             }
         }
         accepted

@@ -2,17 +2,19 @@
 
 use nic::{Buffers, Nic, Notified};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::net::SocketType;
 use rustix::pipe::{PipeFlags, pipe_with};
-use shmem::Mapping;
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use shmem::{Mapping, Span};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use vhost_edge::features::{protocol, virtio};
-use vhost_edge::testing::front::{GPA, UVA, send};
+use vhost_edge::testing::front::{GPA, UVA, pair, send};
 use vhost_edge::testing::rig::offer;
 use vhost_edge::testing::{ProcessSystem, Rig, Session};
-use vhost_edge::{ConnectionSource, QueueDevice, VhostBackend};
+use vhost_edge::{ConnectionSource, QueueDevice, VhostBackend, VhostSystem};
 
 const FEATURES: u64 = virtio::VERSION_1 | virtio::MRG_RXBUF;
 
@@ -307,6 +309,52 @@ fn a_second_front_end_is_refused_and_the_next_served() {
     assert!(send(&third, &features, &[]));
     assert!(serve());
     assert_eq!(rustix::io::read(&third, &mut [0; 64]), Ok(20));
+}
+
+/// A system that cannot wait for the first descriptor.
+struct FailsOnce {
+    has_failed: bool,
+}
+
+impl VhostSystem for FailsOnce {
+    fn map(&mut self, _: BorrowedFd<'_>, _: u64, _: u64) -> io::Result<Span> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn unmap(&mut self, _: Span) {}
+
+    fn watch(&mut self, _: BorrowedFd<'_>, _: bool) -> io::Result<()> {
+        match std::mem::replace(&mut self.has_failed, true) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    fn unwatch(&mut self, _: BorrowedFd<'_>) {}
+}
+
+#[test]
+fn a_connection_that_cannot_start_is_replaced() {
+    let (manager, source) = pair(SocketType::SEQPACKET);
+    let source = ConnectionSource::Manager(source);
+    let system = FailsOnce { has_failed: false };
+    let mut backend = VhostBackend::new(system, source, offer(1), |_| {});
+    let request = || rustix::io::read(&manager, &mut [0; 8]);
+    let connect = || {
+        let (front_end, connection) = pair(SocketType::STREAM);
+        assert!(send(&manager, b"C", &[connection.as_fd()]));
+        front_end
+    };
+    assert!(!backend.serve(1));
+    assert_eq!(request(), Ok(1));
+    let _first = connect();
+    assert!(backend.serve(10_000_000), "the system fails");
+    assert!(!backend.serve(10_000_001));
+    assert_eq!(request(), Ok(1), "the next turn requests another");
+    let _second = connect();
+    assert!(backend.serve(20_000_000));
+    assert!(!backend.serve(30_000_000));
+    assert_eq!(request(), Err(Errno::AGAIN), "the second one is served");
 }
 
 #[test]
