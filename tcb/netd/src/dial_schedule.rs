@@ -77,3 +77,105 @@ fn send(link: &OwnedFd, connection: &OwnedFd) -> io::Result<()> {
     )?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
+        SocketType, recvmsg, socketpair,
+    };
+    use std::io::{IoSliceMut, Read};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::Arc;
+    use testing::wait_until;
+
+    /// The number of the device.
+    const UNIT: u32 = 1;
+
+    /// Returns the description of a machine with one virtual machine, whose monitor listens.
+    fn machine(path: &Path) -> OwnedFd {
+        let socket = serde_json::json!({
+            "path": path, "client": true, "owner": null, "group": null, "mode": 0o600,
+        });
+        let machine = serde_json::json!({
+            "name": "m",
+            "domains": [{
+                "name": "vm", "program": "guest", "frames": 1, "grant_entries": 1,
+                "window_slots": 1, "cpus": [], "config": "",
+                "devices": [{ "vhost-user": socket }],
+            }],
+            "connections": [],
+        });
+        link::sealed::write("machine", machine.to_string().as_bytes()).unwrap()
+    }
+
+    /// Returns the descriptor that a domain has received.
+    fn received(domain: &OwnedFd) -> Option<OwnedFd> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0; 1];
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        recvmsg(domain, &mut bytes, &mut control, RecvFlags::empty()).ok()?;
+        control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn attempts_repeat_until_the_monitor_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let broker = Broker::in_a_thread();
+        broker.accept_machine(&machine(&path)).unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (domain, link) = pair.unwrap();
+        let device = Arc::new(NetDev::VhostUser(path.display().to_string(), Some(link)));
+        let units = NetDevs::default();
+        units.lock().insert(UNIT, Arc::clone(&device));
+        let mut dials = DialSchedule::default();
+        for life in ["first", "second"] {
+            dials.read_request(UNIT, device.link().unwrap());
+            assert_eq!(dials.next_timeout(), None, "no request, {life} life");
+            rustix::io::write(&domain, b"C").unwrap();
+            dials.read_request(UNIT, device.link().unwrap());
+            assert_eq!(dials.next_timeout(), Some(Duration::ZERO));
+            dials.dial(&units, &broker);
+            let pause = dials.next_timeout();
+            assert!(pause.is_some_and(|pause| pause <= RETRY_INTERVAL));
+            assert!(received(&domain).is_none());
+
+            let listener = UnixListener::bind(&path).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            wait_until("no connection is made", || {
+                dials.dial(&units, &broker);
+                dials.next_timeout().is_none()
+            });
+            let connection = received(&domain).unwrap();
+            let (mut accepted, _) = listener.accept().unwrap();
+            rustix::io::write(&connection, life.as_bytes()).unwrap();
+            let mut bytes = vec![0; life.len()];
+            accepted.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, life.as_bytes());
+            dials.dial(&units, &broker);
+            listener
+                .accept()
+                .expect_err("one connection for one request");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_closed_device_gets_no_connection() {
+        let mut dials = DialSchedule::default();
+        dials.schedule(UNIT);
+        dials.remove(UNIT);
+        assert_eq!(dials.next_timeout(), None);
+        dials.schedule(UNIT);
+        dials.dial(&NetDevs::default(), &Broker::in_a_thread());
+        assert_eq!(dials.next_timeout(), None, "the device does not exist");
+    }
+}

@@ -11,6 +11,7 @@ use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
 use front_end::FrontEnd;
 use holders::holders;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -189,6 +190,35 @@ fn ten_kills_of_each_part_are_survived() {
     let audit = machine.ask(&["grants"]);
     assert_eq!(audit["leaked"], 0, "{audit}");
     machine.end();
+}
+
+/// netd connects to the monitor's socket: for each shim, and for each monitor.
+#[test]
+fn a_listening_monitor_is_connected_again() {
+    /// More than two intervals between netd's attempts.
+    const ABSENCE: Duration = Duration::from_millis(500);
+    require!(program("hostile-vm"));
+    let Some((machine, socket)) = start(1500, "socket_mode = \"client\"") else {
+        return;
+    };
+    let vmm = FrontEnd::start(&socket, &["listen", VM]);
+    wait_until("no answer to a ping", || answers(&machine));
+    let shim = pid(&machine, "vm");
+    assert!(kill(shim));
+    wait_until("no answer to a ping", || answers(&machine));
+    assert_ne!(pid(&machine, "vm"), shim);
+    drop(vmm);
+    fs::remove_file(&socket).unwrap();
+    wait_until("the virtual machine is still connected", || {
+        machine.ask(&["status"])["vms"][0]["connected"] == false
+    });
+    std::thread::sleep(ABSENCE);
+    assert!(!answers(&machine));
+    let vmm = FrontEnd::start(&socket, &["listen", VM]);
+    wait_until("no answer to a ping", || answers(&machine));
+    assert_eq!(holders(&machine, vmm.pid()), Vec::<String>::new());
+    machine.end();
+    assert!(socket.exists(), "the socket belongs to the monitor");
 }
 
 #[test]

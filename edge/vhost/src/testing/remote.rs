@@ -5,7 +5,7 @@ use super::session::Session;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Timeout for a reply, seconds.
@@ -13,7 +13,7 @@ const TIMEOUT_S: i64 = 10;
 /// The requests that have a reply: features, protocol features, ring base, queues, configuration.
 const ANSWERED: [u32; 5] = [1, 15, 11, 17, 24];
 
-/// A virtual machine whose back end listens on a socket.
+/// A virtual machine whose back end listens on a socket, or connects to one.
 #[derive(Debug)]
 pub struct Remote {
     /// The virtual machine.
@@ -37,7 +37,19 @@ impl Remote {
     /// # Errors
     /// Returns an error if the socket has no listener.
     pub fn connect(&mut self, features: u64) -> io::Result<bool> {
-        let socket = UnixStream::connect(&self.path)?;
+        self.start_on(UnixStream::connect(&self.path)?, features)
+    }
+
+    /// Like [`Remote::connect`], but waits for a connection of the back end to `listener`.
+    ///
+    /// # Errors
+    /// Returns an error if the socket does not listen.
+    pub fn accept(&mut self, listener: &UnixListener, features: u64) -> io::Result<bool> {
+        let (socket, _) = listener.accept()?;
+        self.start_on(socket, features)
+    }
+
+    fn start_on(&mut self, socket: UnixStream, features: u64) -> io::Result<bool> {
         socket.set_nonblocking(true)?;
         self.front.socket = socket.into();
         let is_started = self.start(features).is_some();

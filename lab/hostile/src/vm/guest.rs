@@ -5,6 +5,7 @@ use crate::station;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use vhost_edge::features::virtio::{CTRL_VQ, EVENT_IDX, MQ, MRG_RXBUF, VERSION_1};
@@ -19,22 +20,42 @@ const FRAME: usize = 1514;
 /// Bytes of the header in front of a frame.
 const HEADER: usize = 12;
 
-/// Serves connections forever.
+/// Features of a virtual machine with one queue pair.
+const FEATURES: u64 = VERSION_1 | MRG_RXBUF | EVENT_IDX;
+
+/// Connects to a back end, and serves connections forever.
 pub(crate) fn run(socket: &Path, address: Ipv4Addr, pairs: usize) -> anyhow::Result<()> {
-    let mut vm = Remote::new(socket, pairs, RING);
+    let mut vm = with_buffers(socket, pairs);
     let several = match pairs {
         1 => 0,
         _ => MQ | CTRL_VQ,
     };
+    loop {
+        connected(&mut vm, FEATURES | several);
+        serve(&mut vm, address, pairs);
+    }
+}
+
+/// Creates a socket, and serves the connections of a back end forever.
+pub(crate) fn listen(socket: &Path, address: Ipv4Addr) -> anyhow::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let mut vm = with_buffers(socket, 1);
+    loop {
+        if vm.accept(&listener, FEATURES)? {
+            serve(&mut vm, address, 1);
+        }
+    }
+}
+
+/// Returns a virtual machine that has posted buffers for frames.
+fn with_buffers(socket: &Path, pairs: usize) -> Remote {
+    let mut vm = Remote::new(socket, pairs, RING);
     for pair in 0..pairs {
         for _ in 0..RING / 2 {
             vm.front.post(2 * pair, &[BUFFER], false, &[]);
         }
     }
-    loop {
-        connected(&mut vm, VERSION_1 | MRG_RXBUF | EVENT_IDX | several);
-        serve(&mut vm, address, pairs);
-    }
+    vm
 }
 
 /// Sends frames to a MAC forever, as fast as the back end accepts them.
