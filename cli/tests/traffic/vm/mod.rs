@@ -12,6 +12,7 @@ use crate::processes::{kill, pid};
 use front_end::FrontEnd;
 use holders::holders;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -219,6 +220,48 @@ fn a_listening_monitor_is_connected_again() {
     assert_eq!(holders(&machine, vmm.pid()), Vec::<String>::new());
     machine.end();
     assert!(socket.exists(), "the socket belongs to the monitor");
+}
+
+/// The machine was started with the guest, so its socket may be outside of `/run/grantway/vhost`.
+#[test]
+fn a_vm_is_attached_changed_and_detached() {
+    const CLOSED: &str = "[[vif]]\n[[vif.rule]]\nname = \"no-ping\"\naction = \"deny\"\n\
+                          direction = \"to-guest\"\nprotocol = \"icmp\"\n";
+    require!(program("hostile-vm"));
+    let Some((machine, socket)) = start(1500, "") else {
+        return;
+    };
+    let wait_until_removed = || wait_until("the socket still exists", || !socket.exists());
+    let owner = || fs::metadata(&socket).unwrap().uid();
+    machine.ask(&["detach", "vm"]);
+    wait_until_removed();
+    let path = socket.display().to_string();
+    machine.ask(&["attach", "vm", "--vhost-user", &path, "--owner", "daemon"]);
+    assert_eq!(owner(), 1, "the number of daemon");
+    let _vmm = FrontEnd::start(&socket, &[VM]);
+    wait_until("no answer to a ping", || answers(&machine));
+
+    let rules = machine.folder.path().join("rules.toml");
+    let set = |text: &str| {
+        fs::write(&rules, text).unwrap();
+        machine.ask(&["rules", "vm", "--file", &rules.display().to_string()]);
+    };
+    set(CLOSED);
+    assert!(!answers(&machine), "a rule denies pings");
+    set("[[vif]]\n");
+    wait_until("no answer to a ping", || answers(&machine));
+
+    // The machine's file describes the guest without an owner.
+    let file = machine.folder.path().join("machine.toml");
+    let reloaded = machine.ask(&["reload", &file.display().to_string()]);
+    assert_eq!(reloaded["done"], 2, "detach and attach: {reloaded}");
+    assert_eq!(owner(), 0);
+    wait_until("no answer to a ping", || answers(&machine));
+
+    machine.ask(&["detach", "vm"]);
+    wait_until_removed();
+    assert_eq!(domains(&machine), ["driver"]);
+    machine.end();
 }
 
 #[test]
