@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testing::{child_of, require, wait_for, wait_until};
 
+/// Feature bit of mergeable receive buffers.
+const MRG_RXBUF: u64 = 1 << 15;
 /// The bridge to which both machines are connected.
 const LAN: &str = "lan";
 
@@ -130,7 +132,15 @@ fn streams_outlive_every_process_but_the_vms() {
     fs::write(&end, "").unwrap();
     is_whole(&streams.output());
     drop(vm);
-    boot(&machine, "next", &socket, &[]).wait_until_up();
+
+    // The next virtual machine has no mergeable buffers.
+    let off = ["-global", "virtio-net-device.mrg_rxbuf=off"];
+    let mut next = boot(&machine, "next", &socket, &off);
+    next.wait_until_up();
+    wait_until("no answer to a ping", || answers(&machine));
+    let features = machine.ask(&["status"])["vms"][0]["features"].as_u64();
+    assert_eq!(features.map(|bits| bits & MRG_RXBUF), Some(0));
+    exchanges_files(&machine);
     machine.end();
 }
 
