@@ -131,6 +131,7 @@ fn streams_outlive_every_process_but_the_vms() {
     }
     fs::write(&end, "").unwrap();
     is_whole(&streams.output());
+    assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
     drop(vm);
 
     // The next virtual machine has no mergeable buffers.
@@ -141,6 +142,7 @@ fn streams_outlive_every_process_but_the_vms() {
     let features = machine.ask(&["status"])["vms"][0]["features"].as_u64();
     assert_eq!(features.map(|bits| bits & MRG_RXBUF), Some(0));
     exchanges_files(&machine);
+    assert_eq!(holders(&machine, next.pid()), Vec::<String>::new());
     machine.end();
 }
 

@@ -105,6 +105,7 @@ fn files_pass_complete_in_both_directions() {
         let vm = boot(&machine, &socket, "vm", mtu);
         wait_until("no answer to a ping", || answers(&machine));
         exchanges_files(&machine);
+        assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
         drop(vm);
         machine.end();
         assert!(!socket.exists(), "the socket still exists");
@@ -116,7 +117,7 @@ fn a_vm_outlives_driver_manager_and_netd() {
     let Some((machine, socket)) = start_for_uml(1500, "") else {
         return;
     };
-    let _vm = boot(&machine, &socket, "vm", 1500);
+    let vm = boot(&machine, &socket, "vm", 1500);
     wait_until("no answer to a ping", || answers(&machine));
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let shim = pid(&machine, "vm");
@@ -135,6 +136,7 @@ fn a_vm_outlives_driver_manager_and_netd() {
     });
     assert_eq!(pid(&machine, "vm"), shim, "the shim was restarted");
     exchanges_files(&machine);
+    assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
     machine.end();
 }
 
@@ -156,7 +158,7 @@ fn two_queue_pairs_carry_files() {
     let Some((machine, socket)) = start_for_uml(1500, "queue_pairs = 2") else {
         return;
     };
-    let _vm = boot_with(&machine, &socket, "vm", &["pairs=2".into()]);
+    let vm = boot_with(&machine, &socket, "vm", &["pairs=2".into()]);
     wait_until("no answer to a ping", || answers(&machine));
     let state = machine.ask(&["status"])["vms"][0].clone();
     assert_eq!(state["queue_pairs"], 2, "{state}");
@@ -166,6 +168,7 @@ fn two_queue_pairs_carry_files() {
         (&true.into(), &true.into())
     );
     exchanges_files(&machine);
+    assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
     machine.end();
 }
 
