@@ -1,14 +1,14 @@
 //! Virtual machines of QEMU: migration, kills, added memory.
 
 use super::qemu::{MAC, Qemu, memory};
-use super::{FILES, HOST, VM, answers, exchanges_files, holders, is_whole};
+use super::{FILES, HOST, VM, answers, exchanges_files, holders, is_whole, process};
 use crate::machine::{Machine, Running, text};
 use crate::processes::{kill, pid};
 use netdev::netns::in_netns;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{child_of, require, wait_for, wait_until};
+use testing::{require, wait_until};
 
 /// Feature bit of mergeable receive buffers.
 const MRG_RXBUF: u64 = 1 << 15;
@@ -121,11 +121,7 @@ fn streams_outlive_every_process_but_the_vms() {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for _ in 0..3 {
         for victim in ["vm", "driver", "grantway-manager", "grantway-netd"] {
-            let victim = match victim {
-                helper if helper.contains('-') => wait_for("no helper", || child_of(core, helper)),
-                domain => pid(&machine, domain),
-            };
-            assert!(kill(victim));
+            assert!(kill(process(&machine, core, victim)));
             wait_until("no answer to a ping", || answers(&machine));
         }
     }

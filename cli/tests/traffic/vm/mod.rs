@@ -83,6 +83,14 @@ fn boot_with(machine: &Machine, socket: &Path, name: &str, words: &[String]) -> 
     Uml::boot(folder, socket, &[&[&*address], &words[..]].concat())
 }
 
+/// Returns the process id of a domain, or of one of the core's helpers.
+fn process(machine: &Machine, core: u64, name: &str) -> u64 {
+    match name {
+        "grantway-manager" | "grantway-netd" => wait_for("no helper", || child_of(core, name)),
+        domain => pid(machine, domain),
+    }
+}
+
 fn answers(machine: &Machine) -> bool {
     let ping = machine.run(0, "ping", &["-c", "1", "-W", "0.3", VM]);
     ping.status.success()
@@ -121,13 +129,9 @@ fn a_vm_outlives_driver_manager_and_netd() {
     wait_until("no answer to a ping", || answers(&machine));
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let shim = pid(&machine, "vm");
-    for _ in 0..3 {
+    for _ in 0..10 {
         for victim in ["driver", "grantway-manager", "grantway-netd"] {
-            let victim = match victim {
-                "driver" => pid(&machine, "driver"),
-                helper => wait_for("no helper", || child_of(core, helper)),
-            };
-            assert!(kill(victim));
+            assert!(kill(process(&machine, core, victim)));
             wait_until("no answer to a ping", || answers(&machine));
         }
     }
@@ -181,9 +185,10 @@ fn ten_kills_of_each_part_are_survived() {
     };
     let mut vmm = FrontEnd::start(&socket, &[VM, "2"]);
     wait_until("no answer to a ping", || answers(&machine));
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     for _ in 0..10 {
-        for victim in ["driver", "vm"] {
-            assert!(kill(pid(&machine, victim)));
+        for victim in ["driver", "vm", "grantway-manager", "grantway-netd"] {
+            assert!(kill(process(&machine, core, victim)));
             wait_until("no answer to a ping", || answers(&machine));
         }
         drop(vmm);
