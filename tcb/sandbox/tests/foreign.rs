@@ -7,11 +7,47 @@ use abi::version::VERSION;
 use common::{HOSTILE, TestDomain, descriptors, serialize, start_with_profile};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use sandbox::{AgentError, Profile};
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 const LOAD: u64 = 10;
 const STORE: u64 = 11;
+/// The size of the kernel's pool of pages of 2 MB.
+const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+/// A page of 2 MB in addition to those that the kernel's pool had before.
+struct AddedHugePage;
+
+impl AddedHugePage {
+    /// Adds a page to the pool. Returns an error if the kernel does not permit this, or has no
+    /// contiguous memory.
+    fn new() -> Result<Self, String> {
+        let before = Self::pool()?;
+        let wanted = before + 1;
+        let failed = |error| format!("{HUGE_PAGES}: {error}");
+        fs::write(HUGE_PAGES, wanted.to_string()).map_err(failed)?;
+        match Self::pool()? >= wanted {
+            true => Ok(Self),
+            false => Err("memory for a page of 2 MB".into()),
+        }
+    }
+
+    fn pool() -> Result<u64, String> {
+        let text = fs::read_to_string(HUGE_PAGES);
+        let text = text.map_err(|error| format!("{HUGE_PAGES}: {error}"))?;
+        text.trim()
+            .parse()
+            .map_err(|_| format!("{HUGE_PAGES}: {text}"))
+    }
+}
+
+impl Drop for AddedHugePage {
+    fn drop(&mut self) {
+        let now = Self::pool().unwrap();
+        fs::write(HUGE_PAGES, (now - 1).to_string()).unwrap();
+    }
+}
 
 fn shim() -> TestDomain {
     let version = u64::from(VERSION);
@@ -98,6 +134,33 @@ fn large_mappings_are_unmapped_completely() {
     assert_eq!(touched, [Ok(0); 5]);
     target.domain.agent.unmap_foreign(&pages).unwrap();
     assert_eq!(all.map(|page| load(&mut target, page)), [Err(()); 5]);
+    target.kill();
+}
+
+#[test]
+fn a_file_of_huge_pages_is_mapped() {
+    /// Pages of 4 KB in a huge page.
+    const HUGE: u32 = 512;
+    let Some(_guard) = serialize() else { return };
+    let _added = match AddedHugePage::new() {
+        Ok(added) => added,
+        Err(missing) => return testing::skip(missing),
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let file = memfd_create("huge", flags).unwrap();
+    ftruncate(&file, u64::from(HUGE) * PAGE as u64).unwrap();
+    let mut target = shim();
+    let pages = HUGE..2 * HUGE;
+    let [first, last] = [pages.start, pages.end - 1].map(u64::from);
+    let agent = &mut target.domain.agent;
+    agent.map_foreign(file.as_fd(), 0, &pages).unwrap();
+    assert_eq!(load(&mut target, first), Ok(0));
+    assert_eq!(store(&mut target, last, 0x55), Ok(0));
+    let (mut bytes, at) = ([0; 8], u64::from(HUGE - 1) * PAGE as u64);
+    rustix::io::pread(&file, &mut bytes, at).unwrap();
+    assert_eq!(u64::from_ne_bytes(bytes), 0x55);
+    target.domain.agent.unmap_foreign(&pages).unwrap();
+    assert_eq!(load(&mut target, first), Err(()));
     target.kill();
 }
 
