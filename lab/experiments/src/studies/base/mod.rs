@@ -192,9 +192,7 @@ impl Study for Base {
         let provenance = self.provenance(&awake);
         let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
         let mut figures = samples.figures(&plan.name);
-        if plan.idle_vms.is_some() {
-            samples.decide(&mut figures, &plan.threshold);
-        }
+        samples.decide(&mut figures, &plan.threshold);
         figures.extend(samples.ratios(&plan.name, &plan.ratio, &plan.threshold));
         if let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? {
             figures.extend(samples.paper_comparisons(&plan.name, &paper, &reproduced(plan)));
@@ -231,6 +229,7 @@ mod tests {
     use super::*;
     use crate::papers::Question;
     use crate::plan::{Column, LroColumn, Ratio, WireNic, WireOffload};
+    use figures::stats::ComparisonVerdict;
     use std::collections::BTreeMap;
 
     fn plan(name: &str) -> Plan {
@@ -378,12 +377,26 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_nics_without_a_name_is_one() {
-        let columns = plan("menon").column.into_iter();
-        let unnamed: Vec<_> = columns.filter(|column| column.wires.len() == 1).collect();
-        assert!(unnamed.iter().any(|column| column.paper.is_some()));
-        for column in unnamed {
-            assert_eq!(column.wires, [1], "{}", column.name);
+    fn figures_with_a_bar_are_printed_with_it() {
+        let plan = plan("small");
+        let judged = |config, metric| Figure {
+            verdict: Some(ComparisonVerdict::Opposite),
+            ..Figure::single("small", config, metric, 1234.0)
+        };
+        let text = tables::tables(
+            &plan,
+            &[
+                judged("soft-mq-64", "hypercalls_per_packet.driver"),
+                judged("ngm-64", "hypercalls_per_packet.driver"),
+            ],
+        );
+        let rows: Vec<&str> = text
+            .lines()
+            .filter(|row| row.contains("hypercalls_per_packet.driver"))
+            .collect();
+        assert_eq!(rows.len(), 1, "{text}");
+        for part in ["soft-mq-64", "≤ 0.01", "opposite"] {
+            assert!(rows[0].contains(part), "{part}: {text}");
         }
     }
 

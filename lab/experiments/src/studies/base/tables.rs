@@ -5,8 +5,8 @@ use super::{acks, frontier, points, vm_tables};
 use crate::lane::ledgers;
 use crate::papers::Paper;
 use crate::plan::{
-    Column, ColumnConfig, FileColumn, IdleState, PayloadDirection, Plan, WireOffload, WireSpeed,
-    Workload,
+    Column, ColumnConfig, FileColumn, IdleState, PayloadDirection, Plan, Threshold, WireOffload,
+    WireSpeed, Workload, names_column,
 };
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
@@ -39,6 +39,7 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     out.push_str(&frontier::tables(plan, &index));
     out.push_str(&paper_table(plan, figures, &index));
     out.push_str(&ratio_table(figures));
+    out.push_str(&bar_table(plan, figures));
     for figure in figures.iter().filter(|f| f.metric == "up_ms") {
         out.push_str(&format!(
             "{}: up in {} ms\n",
@@ -412,4 +413,40 @@ fn ratio_table(figures: &[Figure]) -> String {
         "{}\n\n",
         table(&["configuration", "ratio", "own / other", "verdict"], &rows)
     )
+}
+
+/// Returns the table of figures that the plan compares with a bound. Ratios and differences, which
+/// may have bounds, too, are in [`ratio_table`].
+fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
+    let mut rows = Vec::new();
+    for bar in &plan.threshold {
+        if bar.metric.starts_with("ratio.") || bar.metric.starts_with("difference.") {
+            continue;
+        }
+        let is_judged = |figure: &&Figure| {
+            let column = figure.config.split('@').next().unwrap_or_default();
+            figure.metric == bar.metric && names_column(&bar.column, column)
+        };
+        for figure in figures.iter().filter(is_judged) {
+            rows.push(vec![
+                figure.config.clone(),
+                figure.metric.clone(),
+                cell(Some(figure)),
+                bound(bar),
+                verdict(figure),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = ["configuration", "figure", "value", "bar", "verdict"];
+    format!("{}\n\n", table(&header, &rows))
+}
+
+/// Returns a bound as text.
+fn bound(bar: &Threshold) -> String {
+    let at_least = bar.at_least.map(|least| format!("≥ {least}"));
+    let at_most = bar.at_most.map(|most| format!("≤ {most}"));
+    at_least.or(at_most).unwrap_or_default()
 }
