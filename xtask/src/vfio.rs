@@ -22,6 +22,8 @@ this tree whose NIC is a virtio-net device; a cable joins it and a device that t
 
   refused   a device in use is refused, by `up` and by `up --check`
   ping tcp  ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums
+  idle      the driver domain uses no CPU time without traffic: at most 1 % of a CPU,
+            times GRANTWAY_VFIO_SLOW
   kill      the driver domain is killed ten times during a stream
   helpers   manager and netd are killed
   faults    the IOMMU has reported no fault
@@ -32,7 +34,7 @@ this tree whose NIC is a virtio-net device; a cable joins it and a device that t
   attack    a hostile driver domain has the device access other memory: the IOMMU faults, guests
             reach each other without a loss, and an ordinary driver domain uses the device again
 
-Then machines whose NIC is an Intel 82574 (e1000e) pass ping, tcp, kill (three times), faults,
+Then machines whose NIC is an Intel 82574 (e1000e) pass ping, tcp, idle, kill (three times), faults,
 unmapped, down and attack.
 
 Needs qemu-system-x86_64, busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all
@@ -41,11 +43,12 @@ deadlines (default: 3).
 example: cargo xtask vfio";
 
 /// The tests, in the order in which they run.
-const TESTS: [&str; 19] = [
+const TESTS: [&str; 21] = [
     "boot",
     "refused",
     "ping",
     "tcp",
+    "idle",
     "kill",
     "helpers",
     "faults",
@@ -56,6 +59,7 @@ const TESTS: [&str; 19] = [
     "attack",
     "82574-ping",
     "82574-tcp",
+    "82574-idle",
     "82574-kill",
     "82574-faults",
     "82574-unmapped",

@@ -6,6 +6,7 @@ use crate::processes::{domain, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, WIRE, carry_files, config, ping_every_way};
 use crate::queues::{count, driver};
 use serde_json::{Value, json};
+use std::time::Duration;
 use testing::wait_until;
 
 const FILE_BYTES: usize = 5_000_000;
@@ -139,4 +140,38 @@ fn removed_tap_of_a_device_is_created_again() {
     machine.ask(&["restart", DEVICE]);
     ping_every_way(&machine);
     machine.end();
+}
+
+#[test]
+fn idle_driver_and_device_cost_no_cpu() {
+    const SECONDS: u64 = 2;
+    /// Maximum CPU time of a domain: a thousandth of a CPU.
+    const CPU_MAX_NS: u64 = SECONDS * 1_000_000;
+    let counted = "[driver]\ngrants = \"counted\"\n";
+    for (switches, queues) in [("", false), (counted, true)] {
+        let Some(machine) = start(switches, "", queues) else {
+            return;
+        };
+        ping_every_way(&machine);
+        let cpu_ns = || {
+            ["driver", DEVICE].map(|name| {
+                let found = domain(&machine, name);
+                let keys = ["cpu_ns", "agent_cpu_ns", "worker_cpu_ns"];
+                keys.map(|key| count(&found[key])).iter().sum::<u64>()
+            })
+        };
+        // The test repeats this, because the kernels announce themselves for a few seconds.
+        let mut least = [u64::MAX; 2];
+        wait_until("an idle driver or device domain costs CPU time", || {
+            let before = cpu_ns();
+            std::thread::sleep(Duration::from_secs(SECONDS));
+            let after = cpu_ns();
+            for (n, least) in least.iter_mut().enumerate() {
+                *least = (*least).min(after[n] - before[n]);
+            }
+            least.iter().all(|ns| *ns <= CPU_MAX_NS)
+        });
+        println!("driver and device: {least:?} ns in {SECONDS} s");
+        machine.end();
+    }
 }
