@@ -21,7 +21,8 @@ Boots this system's newest kernel in QEMU's software emulation, with an IOMMU, a
 this tree whose NIC is a virtio-net device; a cable joins it and a device that the kernel drives:
 
   refused   a device in use is refused, by `up` and by `up --check`
-  ping tcp  ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums
+  ping tcp  ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums, while the guest
+            revokes pages
   idle      the driver domain uses no CPU time without traffic: at most 1 % of a CPU,
             times GRANTWAY_VFIO_SLOW
   kill      the driver domain is killed ten times during a stream
