@@ -25,7 +25,8 @@ this tree whose NIC is a virtio-net device; a cable joins it and a device that t
             revokes pages
   idle      the driver domain uses no CPU time without traffic: at most 1 % of a CPU,
             times GRANTWAY_VFIO_SLOW
-  kill      the driver domain is killed ten times during a stream
+  kill      the driver domain is killed ten times during a stream; no outage exceeds 1 s, times
+            GRANTWAY_VFIO_SLOW
   helpers   manager and netd are killed
   faults    the IOMMU has reported no fault
   unmapped  the device of a dead driver domain runs on: the IOMMU faults
