@@ -6,11 +6,13 @@ use crate::machine::{Machine, text};
 use crate::processes::kill;
 use netdev::netns::in_netns;
 use std::fs;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
-use testing::wait_until;
+use std::thread;
+use std::time::{Duration, Instant};
+use testing::{accept, wait_until, with_timeout};
 
 const HOST: usize = 0;
 const WEB: usize = 1;
@@ -53,7 +55,8 @@ fn config(paths: &[String]) -> String {
     format!(
         "[[nic]]\nname = \"up\"\nkind = \"tap\"\nifname = \"nat0\"\nnetns = \"{}\"\n\
          addresses = [\"10.7.0.1/24\"]\n\
-         uplink = {{ nat = true, forward = [\"udp:8080=10.7.0.2:80\"] }}\n\
+         uplink = {{ nat = true, forward = [\"udp:8080=10.7.0.2:80\", \
+         \"tcp:8080=10.7.0.2:80\"] }}\n\
          [[guest]]\nname = \"web\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"web0\"\n\
          netns = \"{}\"\naddresses = [\"10.7.0.2/24\", \"10.99.0.9/32\"]\n\
          gateway = \"10.7.0.1\"\n",
@@ -182,6 +185,57 @@ fn only_forwarded_ports_of_guests_are_reached() {
     );
     assert!(!ping.status.success(), "{ping:?}");
     reaches_station(&machine);
+    machine.end();
+}
+
+/// Returns the TCP segments that a place has retransmitted.
+fn retransmissions(machine: &Machine, place: usize) -> u64 {
+    let read = || fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let all = machine.places[place].0.enter(read).unwrap();
+    let mut lines = all.lines().filter(|line| line.starts_with("Tcp: "));
+    let (names, counts) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut counters = names.split(' ').zip(counts.split(' '));
+    let (_, count) = counters.find(|(name, _)| *name == "RetransSegs").unwrap();
+    count.parse().unwrap()
+}
+
+/// Frames for which the guest has no buffers wait, so that a sender in the LAN loses few segments.
+#[test]
+fn a_stream_to_a_forwarded_port_loses_little() {
+    const LENGTH: Duration = Duration::from_secs(2);
+    const BYTES_MIN: usize = 1 << 20;
+    const RETRANSMISSIONS_MAX: u64 = 500;
+    let machine = Machine::start_alone(&["ping", "ip", "nft"], &NAMES, |paths| {
+        prepare(paths);
+        config(paths)
+    });
+    let Some(machine) = machine else { return };
+    reaches_station(&machine);
+    let inside = |place: usize| &machine.places[place].0;
+    let bind = || TcpListener::bind("10.7.0.2:80").unwrap();
+    let listener = inside(WEB).enter(bind).unwrap();
+    let connect = || TcpStream::connect("192.0.2.254:8080").unwrap();
+    let mut sender = with_timeout(inside(LAN).enter(connect).unwrap());
+    let mut receiver = accept(&listener);
+    let before = retransmissions(&machine, LAN);
+    let received = thread::scope(|scope| {
+        scope.spawn(|| {
+            let (begin, block) = (Instant::now(), vec![7; 64 << 10]);
+            while begin.elapsed() < LENGTH {
+                sender.write_all(&block).unwrap();
+            }
+            drop(sender);
+        });
+        let (mut received, mut part) = (0, vec![0; 64 << 10]);
+        while let count @ 1.. = receiver.read(&mut part).unwrap() {
+            received += count;
+        }
+        received
+    });
+    let again = retransmissions(&machine, LAN) - before;
+    println!("{received} bytes, {again} segments retransmitted");
+    assert!(received >= BYTES_MIN, "{received} bytes");
+    assert!(again <= RETRANSMISSIONS_MAX, "{again} of {received} bytes");
     machine.end();
 }
 
