@@ -7,7 +7,7 @@ use crate::processes::kill;
 use netdev::netns::in_netns;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
@@ -62,6 +62,30 @@ fn config(paths: &[String]) -> String {
          gateway = \"10.7.0.1\"\n",
         paths[HOST], paths[WEB]
     )
+}
+
+/// Prepares IPv6 as well, and returns a configuration with addresses of both families.
+fn dual_stack(paths: &[String]) -> String {
+    prepare(paths);
+    in_netns(&paths[HOST], || {
+        run("ip address add fd00:2::fe/64 dev out0 nodad");
+    })
+    .unwrap();
+    in_netns(&paths[LAN], || {
+        run("ip address add fd00:2::1/64 dev station0 nodad");
+        run("ip route add fd00:7::/64 via fd00:2::fe");
+    })
+    .unwrap();
+    let mut config = config(paths);
+    for (last, more) in [
+        ("\"10.7.0.1/24\"", "\"fd00:7::1/64\""),
+        ("\"udp:8080=10.7.0.2:80\"", "\"udp:8080=[fd00:7::2]:80\""),
+        ("\"10.99.0.9/32\"", "\"fd00:7::2/64\", \"fd00:99::9/128\""),
+    ] {
+        assert!(config.contains(last), "{config}");
+        config = config.replacen(last, &format!("{last}, {more}"), 1);
+    }
+    config + "routes = [\"fd00:2::/64 via fd00:7::1\"]\n"
 }
 
 fn start() -> Option<Machine> {
@@ -157,33 +181,67 @@ fn forwards(machine: &Machine) -> String {
     text.trim().to_owned()
 }
 
-#[test]
-fn only_forwarded_ports_of_guests_are_reached() {
-    let Some(machine) = start() else { return };
-    let guest = socket(&machine, WEB, "10.7.0.2:80");
-    let station = socket(&machine, LAN, "192.0.2.1:7");
+/// Addresses of one family: the guest's, one that it forges, the station's, and the host's in the
+/// LAN.
+struct Addresses {
+    guest: &'static str,
+    forged: &'static str,
+    station: &'static str,
+    host: &'static str,
+}
+
+const IPV4: Addresses = Addresses {
+    guest: "10.7.0.2",
+    forged: "10.99.0.9",
+    station: "192.0.2.1",
+    host: "192.0.2.254",
+};
+const IPV6: Addresses = Addresses {
+    guest: "fd00:7::2",
+    forged: "fd00:99::9",
+    station: "fd00:2::1",
+    host: "fd00:2::fe",
+};
+
+/// Checks the reachability of the guest, and the source of its packets.
+fn reaches_forwarded_ports_only(machine: &Machine, family: &Addresses) {
+    let at = |address: &str, port| SocketAddr::new(address.parse().unwrap(), port).to_string();
+    let ping = machine.run(WEB, "ping", &["-c", "1", "-w", "60", family.station]);
+    assert!(ping.status.success(), "{ping:?}");
+    let guest = socket(machine, WEB, &at(family.guest, 80));
+    let station = socket(machine, LAN, &at(family.station, 7));
     // If the forged packet passed, it would arrive before the next one.
-    let forged = socket(&machine, WEB, "10.99.0.9:81");
-    forged.send_to(b"forged", "192.0.2.1:7").unwrap();
-    guest.send_to(b"out", "192.0.2.1:7").unwrap();
+    let forged = socket(machine, WEB, &at(family.forged, 81));
+    forged.send_to(b"forged", at(family.station, 7)).unwrap();
+    guest.send_to(b"out", at(family.station, 7)).unwrap();
     let (what, from) = received(&station);
-    assert_eq!((&*what, &*from), ("out", "192.0.2.254"));
+    assert_eq!((&*what, &*from), ("out", family.host));
     // Another port of the station belongs to no connection of the guest.
-    let other = socket(&machine, LAN, "192.0.2.1:8");
-    other.send_to(b"by a route", "10.7.0.2:80").unwrap();
+    let other = socket(machine, LAN, &at(family.station, 8));
+    other.send_to(b"by a route", at(family.guest, 80)).unwrap();
     other
-        .send_to(b"by a forwarded port", "192.0.2.254:8080")
+        .send_to(b"by a forwarded port", at(family.host, 8080))
         .unwrap();
     let (what, from) = received(&guest);
-    assert_eq!((&*what, &*from), ("by a forwarded port", "192.0.2.1"));
-    guest.send_to(b"back", "192.0.2.1:8").unwrap();
+    assert_eq!((&*what, &*from), ("by a forwarded port", family.station));
+    guest.send_to(b"back", at(family.station, 8)).unwrap();
     assert_eq!(received(&other).0, "back");
     let ping = machine.run(
         LAN,
         "ping",
-        &["-c", "2", "-i", "0.2", "-W", "1", "10.7.0.2"],
+        &["-c", "2", "-i", "0.2", "-W", "1", family.guest],
     );
     assert!(!ping.status.success(), "{ping:?}");
+}
+
+#[test]
+fn only_forwarded_ports_of_guests_are_reached() {
+    let Some(machine) = Machine::start(&["ping", "ip", "nft"], &NAMES, dual_stack) else {
+        return;
+    };
+    for family in [IPV4, IPV6] {
+        reaches_forwarded_ports_only(&machine, &family);
+    }
     reaches_station(&machine);
     machine.end();
 }
