@@ -16,6 +16,11 @@ const RATE: f64 = 100_000.0;
 const BURST: f64 = 20_000.0;
 const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
 
+/// The places of a wire, of a port on this system, and of a guest without a limit.
+const SENDERS: [&str; 3] = ["wire0", "host0", "free"];
+/// Limits of further guests, Mbit/s.
+const RATES: [f64; 3] = [10.0, 50.0, 100.0];
+
 /// Returns the machine's file with these keys in its second guest's interface.
 fn file(paths: &[String], more: &str) -> String {
     let guest = |(place, netns): (usize, &String)| {
@@ -120,6 +125,76 @@ fn streams_reach_the_limit() {
             drop(stops);
             streaming.into_iter().for_each(|it| it.join().unwrap());
         });
+    }
+    machine.end();
+}
+
+/// Returns the configuration of a machine with these senders and limited guests.
+fn with_rates(names: &[String], paths: &[String]) -> String {
+    let end = |place: usize| {
+        let (name, netns, address) = (&names[place], &paths[place], address(place));
+        format!("ifname = \"{name}\"\nnetns = \"{netns}\"\naddresses = [\"{address}/24\"]\n")
+    };
+    let nic = |place: usize, kind: &str| {
+        let (name, end) = (&names[place], end(place));
+        format!("[[nic]]\nname = \"{name}\"\nkind = \"{kind}\"\n{end}")
+    };
+    let guest = |place: usize| {
+        let (name, end) = (&names[place], end(place));
+        format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"tap\"\n{end}")
+    };
+    let limited = RATES.iter().enumerate().map(|(n, mbps)| {
+        let guest = guest(SENDERS.len() + n);
+        format!("{guest}rate_to_guest_mbps = {mbps}\n")
+    });
+    nic(0, "tap") + &nic(1, "local") + &guest(2) + &limited.collect::<String>()
+}
+
+/// Waits for a second in which one stream to each limited guest reaches most of its limit.
+fn reach_the_limits(machine: &Machine, from: usize) {
+    let guests = SENDERS.len()..SENDERS.len() + RATES.len();
+    guests.clone().for_each(|to| reaches(machine, from, to));
+    let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
+    let sent = || {
+        let ports = stat(machine)["ports"].clone();
+        RATES.map(|mbps| {
+            let traffic = &ports[format!("vif.g{mbps}-0")]["traffic"];
+            traffic["out_bytes"].as_u64().unwrap()
+        })
+    };
+    thread::scope(|scope| {
+        let stops = StopOnDrop(&stop);
+        let (stop, carried) = (&stop, &carried);
+        let one = |to| scope.spawn(move || stream_to(machine, (from, to), 7000, stop, carried));
+        let streaming: Vec<_> = guests.map(one).collect();
+        wait_until("a stream stays below its limit", || {
+            let (begin, before) = (Instant::now(), sent());
+            thread::sleep(Duration::from_secs(1));
+            let now = sent();
+            let took = begin.elapsed().as_secs_f64();
+            let bytes = now.iter().zip(before).map(|(now, before)| now - before);
+            let mbps: Vec<f64> = bytes.map(|it| it as f64 * 8.0 / 1e6 / took).collect();
+            println!("from {}: {mbps:?}", SENDERS[from]);
+            mbps.iter()
+                .zip(RATES)
+                .all(|(mbps, limit)| *mbps >= 0.8 * limit)
+        });
+        drop(stops);
+        streaming.into_iter().for_each(|it| it.join().unwrap());
+    });
+}
+
+/// Streams from a wire, from this system and from another guest reach the limits of several guests
+/// at the same time.
+#[test]
+fn one_stream_from_any_sender_reaches_each_limit() {
+    let senders = SENDERS.iter().map(|name| (*name).to_owned());
+    let limited = RATES.iter().map(|mbps| format!("g{mbps}"));
+    let names: Vec<String> = senders.chain(limited).collect();
+    let machine = Machine::start(&["ping"], &names, |paths| with_rates(&names, paths));
+    let Some(machine) = machine else { return };
+    for from in 0..SENDERS.len() {
+        reach_the_limits(&machine, from);
     }
     machine.end();
 }
