@@ -1,17 +1,24 @@
-//! Tunnels between a guest's namespace and the wire's. The kernel leaves the inner checksum blank,
-//! at an offset that only the frame determines.
+//! Tunnels between the namespaces of a guest and of the wire or another guest. The kernel leaves
+//! the inner checksum blank, at an offset that only the frame determines.
 
 use crate::machine::Machine;
-use crate::programs::{IPV4, IPV6, NAMES, WEB, WIRE, config};
+use crate::programs::{DB, IPV4, IPV6, NAMES, WEB, WIRE, config};
 use crate::queues::{driver, vmq};
+use netdev::netns::in_netns;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::thread;
 use testing::{TIMEOUT, accept, require, wait_until, with_timeout};
 
-const ENDS: [usize; 2] = [WIRE, WEB];
+/// A tunnel's end: a place, and the interface that carries the tunnel.
+type End = (usize, &'static str);
+
+const ENDS: [End; 2] = [(WIRE, NAMES[WIRE]), (WEB, NAMES[WEB])];
 const BYTES: usize = 1_000_000;
+/// A bridge of the wire's namespace.
+const BRIDGE: &str = "br0";
 
 fn ip(machine: &Machine, place: usize, words: &str) {
     let words: Vec<&str> = words.split(' ').collect();
@@ -19,11 +26,15 @@ fn ip(machine: &Machine, place: usize, words: &str) {
     assert!(run.status.success(), "{words:?}: {run:?}");
 }
 
-/// Creates a tunnel between the wire and a guest over the addresses `outer`. Returns the inner
-/// addresses.
-fn tunnel(machine: &Machine, outer: [&str; 3], checksum: &str) -> [[IpAddr; 2]; 2] {
-    for (place, other) in [(WIRE, WEB), (WEB, WIRE)] {
-        let (local, remote, dev) = (outer[place], outer[other], NAMES[place]);
+/// Creates a tunnel between two ends over the addresses `outer`. Returns the inner addresses.
+fn tunnel(
+    machine: &Machine,
+    [one, two]: [End; 2],
+    outer: [&str; 3],
+    checksum: &str,
+) -> [[IpAddr; 2]; 2] {
+    for ((place, dev), (other, _)) in [(one, two), (two, one)] {
+        let (local, remote) = (outer[place], outer[other]);
         // Over IPv6, datagrams without an outer checksum are dropped unless that check is disabled.
         let mut add = format!(
             "link add vx type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev} "
@@ -46,14 +57,16 @@ fn tunnel(machine: &Machine, outer: [&str; 3], checksum: &str) -> [[IpAddr; 2]; 
         );
         ip(machine, place, "link set vx up");
     }
-    ENDS.map(|end| {
-        let [v4, v6] = [format!("10.66.0.{}", end + 1), format!("fd66::{}", end + 1)];
+    [one, two].map(|(place, _)| {
+        let host = place + 1;
+        let [v4, v6] = [format!("10.66.0.{host}"), format!("fd66::{host}")];
         [v4, v6].map(|address| address.parse().unwrap())
     })
 }
 
-fn remove_tunnel(machine: &Machine) {
-    ENDS.iter().for_each(|end| ip(machine, *end, "link del vx"));
+fn remove_tunnel(machine: &Machine, ends: [End; 2]) {
+    ends.iter()
+        .for_each(|(place, _)| ip(machine, *place, "link del vx"));
 }
 
 /// Sends a stream and datagrams from one end to the other.
@@ -108,16 +121,17 @@ fn bad_offloads(stat: &Value) -> Vec<&Value> {
 }
 
 /// Sends data on every path through every kind of tunnel.
-fn carries_tunnels(machine: &Machine) {
+fn carries_tunnels(machine: &Machine, ends: [End; 2]) {
+    let [(one, _), (two, _)] = ends;
     for outer in [IPV4, IPV6] {
         for checksum in ["udpcsum", "noudpcsum"] {
-            let inner = tunnel(machine, outer, checksum);
-            for (way, to) in [((WIRE, WEB), 1), ((WEB, WIRE), 0)] {
+            let inner = tunnel(machine, ends, outer, checksum);
+            for (way, to) in [((one, two), 1), ((two, one), 0)] {
                 for address in inner[to] {
                     passes(machine, way, address);
                 }
             }
-            remove_tunnel(machine);
+            remove_tunnel(machine, ends);
         }
     }
     let stat = machine.ask(&["stat"]);
@@ -141,7 +155,44 @@ fn tunnels_pass_between_a_guest_and_the_wire() {
     let Some(machine) = start("kind = \"tap\"\noffloads = \"tso\"") else {
         return;
     };
-    carries_tunnels(&machine);
+    carries_tunnels(&machine, ENDS);
+    machine.end();
+}
+
+#[test]
+fn tunnels_pass_between_guests() {
+    let Some(machine) = start("kind = \"tap\"") else {
+        return;
+    };
+    carries_tunnels(&machine, [(WEB, NAMES[WEB]), (DB, NAMES[DB])]);
+    machine.end();
+}
+
+/// The kernel's end of the wire is a port of a bridge, and the bridge has the addresses.
+#[test]
+fn tunnels_pass_a_bridge_on_the_wire() {
+    require!(vxlan);
+    let machine = Machine::start(&["ip"], &NAMES, |namespaces| {
+        let [v4, v6] = [IPV4[WIRE], IPV6[WIRE]];
+        let create = || {
+            for line in [
+                format!("link add {BRIDGE} type bridge"),
+                format!("addr add {v4}/24 dev {BRIDGE}"),
+                format!("addr add {v6}/64 dev {BRIDGE} nodad"),
+                format!("link set {BRIDGE} up"),
+            ] {
+                let ran = Command::new("ip").args(line.split(' ')).status().unwrap();
+                assert!(ran.success(), "{line}");
+            }
+        };
+        in_netns(&namespaces[WIRE], create).unwrap();
+        let text = config("", namespaces);
+        let own = format!("addresses = [\"{v4}/24\", \"{v6}/64\"]\n");
+        assert!(text.contains(&own), "{text}");
+        text.replacen(&own, &format!("uplink = \"{BRIDGE}\"\n"), 1)
+    });
+    let Some(machine) = machine else { return };
+    carries_tunnels(&machine, [(WIRE, BRIDGE), (WEB, NAMES[WEB])]);
     machine.end();
 }
 
@@ -151,7 +202,7 @@ fn tunnels_pass_a_dedicated_queue() {
         return;
     };
     if vmq(&machine).is_some() {
-        carries_tunnels(&machine);
+        carries_tunnels(&machine, ENDS);
         let vmq = &driver(&machine)["ports"]["nic.wire"]["vmq"];
         assert!(vmq["direct_packets"].as_u64() > Some(100), "{vmq}");
     }
@@ -165,7 +216,7 @@ fn tunnels_pass_wires_without_offloads() {
             require!(af_xdp);
         }
         let Some(machine) = start(wire) else { return };
-        carries_tunnels(&machine);
+        carries_tunnels(&machine, ENDS);
         machine.end();
     }
 }
