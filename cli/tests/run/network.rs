@@ -312,3 +312,28 @@ fn networks_of_the_system_are_rejected() {
     let ran = world.run(&["--ip", "192.0.2.130/25", "--allow-overlap", "--", "true"]);
     assert_eq!(ran.code, 0, "{ran:?}");
 }
+
+/// Rules of the system may drop the packets that are forwarded for the command.
+#[test]
+fn a_firewall_that_drops_packets_is_reported() {
+    const CHAIN: &str = "{ type filter hook forward priority 0 ; policy drop ; }";
+    let Some(world) = Testbed::new(&[]) else {
+        return;
+    };
+    let args = ["--ip", "10.9.0.2/24", "--", "true"];
+    let ran = world.run(&args);
+    assert!(ran.code == 0 && !ran.err.contains("drops"), "{ran:?}");
+    let nft = |words: &[&str]| {
+        let ran = world.spawn(&mut world.command("nft", words)).finish();
+        assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
+    };
+    nft(&["add", "table", "ip", "filter"]);
+    nft(&["add", "chain", "ip", "filter", "FORWARD", CHAIN]);
+    let ran = world.start(&args).finish();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for part in ["table ip filter drops", "iptables -I FORWARD -i "] {
+        assert!(ran.err.contains(part), "{part}: {ran:?}");
+    }
+    nft(&["delete", "table", "ip", "filter"]);
+    world.wait_until_clean();
+}
