@@ -1,9 +1,10 @@
-//! Guests of the file and attached guests are guarded alike. The log and `grantway status` report
-//! dropped frames.
+//! Guests of the file, attached guests and guests that a reload adds are guarded alike. The log and
+//! `grantway status` report dropped frames.
 
 use crate::forged::{BROADCAST_MAC, TIMES, hex, mac, send};
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config};
+use crate::reload::write;
 use serde_json::{Value, json};
 use std::fs;
 use testing::{FORGER, forged_frame_drops, wait_for, wait_until};
@@ -12,12 +13,28 @@ const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 /// A router behind the wire that is not a station of the machine.
 const GATEWAY: &str = "10.0.0.254";
 
+/// Returns the file of a machine whose guests have a gateway.
+fn whole_file(namespaces: &[String]) -> String {
+    let gateway = format!("endpoint = \"tap\"\ngateway = \"{GATEWAY}\"\n");
+    config("", namespaces).replace("endpoint = \"tap\"\n", &gateway)
+}
+
 /// Returns a machine whose guests are in its file.
 fn of_the_file() -> Option<Machine> {
-    Machine::start(&["python3", "ip", "ping"], &NAMES, |namespaces| {
-        let gateway = format!("endpoint = \"tap\"\ngateway = \"{GATEWAY}\"\n");
-        config("", namespaces).replace("endpoint = \"tap\"\n", &gateway)
-    })
+    Machine::start(&["python3", "ip", "ping"], &NAMES, whole_file)
+}
+
+/// Returns the same machine, to which a reload has added the guests.
+fn reloaded() -> Option<Machine> {
+    let mut whole = String::new();
+    let machine = Machine::start(&["python3", "ip", "ping"], &NAMES, |namespaces| {
+        whole = whole_file(namespaces);
+        let guests = whole.find("[[guest]]").unwrap();
+        whole[..guests].to_owned()
+    })?;
+    let outcome = machine.ask(&["reload", &write(&machine, &whole)]);
+    assert_eq!(outcome["done"], 2, "{outcome}");
+    Some(machine)
 }
 
 /// Returns the same machine with attached guests.
@@ -161,6 +178,14 @@ fn guests_of_the_file_are_guarded() {
 #[test]
 fn attached_guests_are_guarded_alike() {
     if let Some(machine) = attached() {
+        is_guarded(&machine);
+        machine.end();
+    }
+}
+
+#[test]
+fn guests_added_by_a_reload_are_guarded_alike() {
+    if let Some(machine) = reloaded() {
         is_guarded(&machine);
         machine.end();
     }
