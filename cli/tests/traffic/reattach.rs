@@ -357,6 +357,60 @@ fn a_different_namespace_of_the_name_is_skipped() {
     machine.end();
 }
 
+/// A network namespace with a name. It is deleted when this value is dropped.
+struct NamedNetns<'a>(&'a str);
+
+impl<'a> NamedNetns<'a> {
+    fn new(name: &'a str) -> Self {
+        let ran = Command::new("ip").args(["netns", "add", name]).status();
+        assert!(ran.unwrap().success());
+        Self(name)
+    }
+}
+
+impl Drop for NamedNetns<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["netns", "delete", self.0])
+            .status();
+    }
+}
+
+/// A namespace is deleted and created again under the same name while the machine runs.
+#[test]
+fn a_namespace_created_again_is_attached_again() {
+    let Some(machine) = empty(&["ip", "ping"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    let name = format!("again-{}", std::process::id());
+    let request = ["attach", "again", "--netns", &name, "--ip", "10.0.0.9/24"];
+    for _ in 0..3 {
+        let _named = NamedNetns::new(&name);
+        // The machine may not have noticed the deletion of the namespace before.
+        wait_until("the namespace is not attached", || {
+            let attached = machine.grantway(&request);
+            let is_attached = attached.status.success();
+            let why = text(&attached.stderr);
+            assert!(
+                is_attached || why.contains("guest again is attached already"),
+                "{why}"
+            );
+            is_attached
+        });
+        let ping = Command::new("ip")
+            .args(["netns", "exec", &name])
+            .args(["ping", "-c", "1", "-w", "60", &address(0)])
+            .output()
+            .unwrap();
+        assert!(ping.status.success(), "{ping:?}");
+    }
+    wait_until("the guest of the deleted namespace still exists", || {
+        domains(&machine) == ["driver", NAMES[0]]
+    });
+    machine.end();
+}
+
 #[test]
 fn many_guests_are_attached_again_quickly() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
