@@ -80,7 +80,9 @@ pub fn remove(
         }
         Ok(())
     };
-    let hint = "remove it by `ip link del`, or with its namespace";
+    // The request that failed may be the one for the alias, so the owner may be unknown.
+    let hint = "remove it by `ip link del`, but only if `ip -d link` shows the alias `grantway \
+                NAME` with the machine's name";
     in_namespace(spec.netns.as_deref(), remove)?.map_err(failed(spec, "removed", hint))
 }
 
