@@ -377,6 +377,16 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_nics_without_a_name_is_one() {
+        let columns = plan("menon").column.into_iter();
+        let unnamed: Vec<_> = columns.filter(|column| column.wires.len() == 1).collect();
+        assert!(unnamed.iter().any(|column| column.paper.is_some()));
+        for column in unnamed {
+            assert_eq!(column.wires, [1], "{}", column.name);
+        }
+    }
+
+    #[test]
     fn figures_with_a_bar_are_printed_with_it() {
         let plan = plan("small");
         let judged = |config, metric| Figure {
