@@ -1,5 +1,6 @@
 //! Checks links of Markdown files: each link into the repository must lead to an existing file,
-//! folder or heading, and each path in inline code must exist.
+//! folder or heading, each path in inline code must exist, and so must each function that a page
+//! names with its file (`path/a.rs: function`).
 
 use crate::{source, workspace};
 use anyhow::{Context, Result, ensure};
@@ -11,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 /// The page that may name files that no longer exist.
 const HISTORY: &str = "CHANGELOG.md";
 
-/// A link as written, `](target)`, or a path in code.
+/// A link as written, `](target)`, a path in code, or a file with a function.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DocLink {
     /// The line number, starting at 1.
@@ -51,6 +52,10 @@ pub(crate) fn check() -> Result<()> {
                 let outcome = exists(&root.join(&path.target));
                 note(path, outcome);
             }
+            for function in functions(&text, &folders)? {
+                let outcome = check_function(&root, &function.target);
+                note(function, outcome);
+            }
         }
     }
     for link in &broken {
@@ -70,6 +75,22 @@ fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<DocLink>> {
         for hit in path.captures_iter(text) {
             let target = hit[1].to_owned();
             if folders.contains(&hit[2]) {
+                found.push(DocLink { line, target });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the functions that a page names with their file in one of `folders`, also in fenced
+/// code: `path/a.rs: function`.
+fn functions(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<DocLink>> {
+    let function = Regex::new(r"([\w.-]+)/[\w./-]+\.rs: \w+")?;
+    let mut found = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        for hit in function.captures_iter(text) {
+            let target = hit[0].to_owned();
+            if folders.contains(&hit[1]) {
                 found.push(DocLink { line, target });
             }
         }
@@ -140,6 +161,19 @@ pub(crate) fn target_of(page: &Path, target: &str) -> PathBuf {
 
 fn exists(place: &Path) -> Result<()> {
     ensure!(place.exists(), "the file does not exist");
+    Ok(())
+}
+
+/// Checks that the file defines the function in a target of the form `file: function`.
+fn check_function(root: &Path, target: &str) -> Result<()> {
+    let (path, name) = target.split_once(": ").context("no function follows")?;
+    let text = fs::read_to_string(root.join(path)).context("the file cannot be read")?;
+    // Only visibility and qualifiers precede the keyword: a comment defines no function.
+    let definition = format!(r#"(?m)^\s*(?:[\w"():]+ )*fn {name}\b"#);
+    ensure!(
+        Regex::new(&definition)?.is_match(&text),
+        "the file has no such function"
+    );
     Ok(())
 }
 
@@ -221,6 +255,34 @@ mod tests {
         let found = paths(page, &folders).unwrap();
         let found: Vec<(usize, &str)> = found.iter().map(|l| (l.line, &l.target[..])).collect();
         assert_eq!(found, [(1, "docs/a.md"), (1, ".ci/run"), (7, "docs/d/")]);
+    }
+
+    #[test]
+    fn functions_follow_their_file() {
+        let folders = BTreeSet::from(["path"]);
+        let page = "`path/a.rs: run`, `path/a.rs`: runs, `src/a.rs: run`\n\
+                    ```\n nic  path/b-c/d.rs: take_all\n```\n";
+        let found = functions(page, &folders).unwrap();
+        let found: Vec<(usize, &str)> = found.iter().map(|l| (l.line, &l.target[..])).collect();
+        assert_eq!(
+            found,
+            [(1, "path/a.rs: run"), (3, "path/b-c/d.rs: take_all")]
+        );
+    }
+
+    #[test]
+    fn a_named_function_is_defined_in_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "//! fn read() {}\nfn run_all() {}\n\
+                    impl A {\n    pub(super) const fn take<T>() {}\n\n    async fn wait() {}\n}\n";
+        fs::write(folder.path().join("a.rs"), text).unwrap();
+        let is_defined = |target: &str| check_function(folder.path(), target).is_ok();
+        for good in ["a.rs: run_all", "a.rs: take", "a.rs: wait"] {
+            assert!(is_defined(good), "{good}");
+        }
+        for wrong in ["a.rs: run", "a.rs: read", "a.rs: wait_all", "b.rs: take"] {
+            assert!(!is_defined(wrong), "{wrong}");
+        }
     }
 
     #[test]
