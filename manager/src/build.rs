@@ -46,7 +46,7 @@ impl PendingOpen {
 pub(crate) struct PendingGive {
     /// The token of the answer.
     pub(crate) token: u32,
-    /// The unit of the opened file, which the manager then gives to the domain. `None`: a socket,
+    /// The number of the opened file, which the manager then gives to the domain. `None`: a socket,
     /// which the core gives to the domain directly.
     file: Option<u32>,
     /// Whether a restarted domain can start without the device.
@@ -65,7 +65,7 @@ impl PendingGive {
 }
 
 /// Returns the number of a domain's device, which is the same for every manager.
-fn unit(place: usize, device: usize) -> u32 {
+fn dev_number(place: usize, device: usize) -> u32 {
     place as u32 * DEVICES_MAX + device as u32
 }
 
@@ -132,15 +132,15 @@ pub(crate) fn lasting_devices(state: &MachineState, place: usize) -> Vec<(usize,
 }
 
 /// Returns the place of the domain that a device belongs to, and the device's number there.
-pub(crate) fn place_of_unit(unit: u32) -> (usize, usize) {
-    ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
+pub(crate) fn place_of_dev(dev: u32) -> (usize, usize) {
+    ((dev / DEVICES_MAX) as usize, (dev % DEVICES_MAX) as usize)
 }
 
 /// Closes a device without waiting for the answer, which is delayed while netd is still opening the
 /// device. The core carries out later requests for the device after this one.
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
-    let unit = unit(place, number);
-    core.post(CoreRequest::Close { unit }, &[]);
+    let dev = dev_number(place, number);
+    core.post(CoreRequest::Close { dev }, &[]);
 }
 
 /// Closes the devices that outlive the domain at a place.
@@ -162,7 +162,7 @@ pub(crate) fn open(
         let Some(device) = domain.devices.get(number) else {
             continue;
         };
-        let unit = unit(place, number);
+        let dev = dev_number(place, number);
         let mut device = device.clone();
         if let Device::Tap(tap) = &mut device
             && let Some(owner) = &mut tap.persistent
@@ -178,7 +178,7 @@ pub(crate) fn open(
         let expected = netns.as_ref();
         let expected = expected.and_then(|netns| state.spec().expected(&name, netns));
         let description = describe(&device, 0, expected)?;
-        let token = core.post_with(CoreRequest::Open { unit }, &description)?;
+        let token = core.post_with(CoreRequest::Open { dev }, &description)?;
         opened.push(PendingOpen {
             device: (place, number),
             name,
@@ -289,16 +289,16 @@ pub(crate) fn take_given(
     pending: &PendingGive,
 ) -> Option<Result<(), CoreError>> {
     let mut given = core.answer(pending.token)?;
-    if let (Ok(_), Some(unit), Some(domain)) = (&given, pending.file, state.id(place)) {
+    if let (Ok(_), Some(dev), Some(domain)) = (&given, pending.file, state.id(place)) {
         let give = CoreRequest::GiveDevice {
             domain,
-            unit,
+            dev,
             place: 0,
             controls: false,
         };
         given = core.request(give, &[]);
         // The next process needs a separate descriptor.
-        close(core, place_of_unit(unit));
+        close(core, place_of_dev(dev));
     }
     let what = format!("domain {}", state.name_of(place));
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
@@ -375,7 +375,7 @@ impl DeviceAssignment<'_> {
     }
 
     fn give(self, number: usize, device: &Device) -> AssignResult {
-        let own = unit(self.place, number);
+        let own = dev_number(self.place, number);
         match device {
             Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
             Device::VhostUser(_) => self.descriptor(own, 0, false),
@@ -388,7 +388,7 @@ impl DeviceAssignment<'_> {
                 let (tap, share) = self.share(number, device)?;
                 self.descriptor(tap, share, false)
             }
-            Device::Xdp(_) if self.state.spec().is_lost(place_of_unit(own)) => self.nothing(),
+            Device::Xdp(_) if self.state.spec().is_lost(place_of_dev(own)) => self.nothing(),
             Device::Xdp(_) | Device::Pci(_) => self.socket(device, own, None),
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
@@ -397,7 +397,7 @@ impl DeviceAssignment<'_> {
                 let has_ended = |place| self.state.stage(place) == Some(Stage::TornDown);
                 // Without the guest, no memory exists for the socket's frames.
                 let guest = guest.filter(|place| {
-                    !has_ended(*place) && !self.state.spec().is_lost(place_of_unit(wire))
+                    !has_ended(*place) && !self.state.spec().is_lost(place_of_dev(wire))
                 });
                 match guest.and_then(|place| self.state.id(place)) {
                     Some(id) => self.socket(device, wire, Some(id)),
@@ -409,7 +409,7 @@ impl DeviceAssignment<'_> {
         }
     }
 
-    /// Returns the unit of the last device before the queue `number` for which `is` returns true,
+    /// Returns the number of the last device before the queue `number` for which `is` returns true,
     /// and the queue's number on that device.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
@@ -419,11 +419,11 @@ impl DeviceAssignment<'_> {
             found.ok_or("a queue's interface is not configured before the queue".to_owned())?;
         let between = before.iter().skip(found);
         let queues = between.filter(|device| matches!(device, Device::TapQueue));
-        Ok((unit(self.place, found), 1 + queues.count() as u32))
+        Ok((dev_number(self.place, found), 1 + queues.count() as u32))
     }
 
-    /// Returns the unit of the TAP to which a shared queue belongs, and the queue's number on that
-    /// TAP.
+    /// Returns the number of the TAP to which a shared queue belongs, and the queue's number on
+    /// that TAP.
     fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), CoreError> {
         let Device::TapShare { ifname, netns } = wanted else {
             return Err("this device is not a shared queue".to_owned().into());
@@ -440,7 +440,7 @@ impl DeviceAssignment<'_> {
             }
             match device {
                 Device::Tap(tap) if tap.ifname == *ifname && tap.netns == *netns => {
-                    found = Some((unit(place, at), 1 + tap.queues));
+                    found = Some((dev_number(place, at), 1 + tap.queues));
                 }
                 other if other == wanted => {
                     if let Some((_, share)) = &mut found {
@@ -457,13 +457,13 @@ impl DeviceAssignment<'_> {
         give_nothing(self.core, self.state, self.place).map(|()| None)
     }
 
-    fn descriptor(self, unit: u32, place: u32, controls: bool) -> AssignResult {
-        if self.state.spec().is_lost(place_of_unit(unit)) {
+    fn descriptor(self, dev: u32, place: u32, controls: bool) -> AssignResult {
+        if self.state.spec().is_lost(place_of_dev(dev)) {
             return self.nothing();
         }
         let give = CoreRequest::GiveDevice {
             domain: self.id,
-            unit,
+            dev,
             place,
             controls,
         };
@@ -471,13 +471,13 @@ impl DeviceAssignment<'_> {
     }
 
     /// Asks netd to open a file: each process needs a separate descriptor.
-    fn file(self, unit: u32, device: &Device) -> AssignResult {
+    fn file(self, dev: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
         // An earlier manager may have requested the file, and exited before it requested its close.
-        close(self.core, place_of_unit(unit));
-        let open = CoreRequest::Open { unit };
+        close(self.core, place_of_dev(dev));
+        let open = CoreRequest::Open { dev };
         let token = self.core.post_with(open, &description)?;
-        let file = Some(unit);
+        let file = Some(dev);
         Ok(Some(PendingGive {
             file,
             ..PendingGive::of_token(token)

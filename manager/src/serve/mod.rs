@@ -376,8 +376,8 @@ impl<'a> ManagerServer<'a> {
                         self.state.connect(place);
                     }
                 }
-                CoreMessage::DeviceLost { unit, is_removed } => {
-                    self.record_loss(build::place_of_unit(unit), is_removed)
+                CoreMessage::DeviceLost { dev, is_removed } => {
+                    self.record_loss(build::place_of_dev(dev), is_removed)
                 }
                 CoreMessage::Init { .. }
                 | CoreMessage::Done { .. }

@@ -101,15 +101,15 @@ impl NetdLink {
 #[derive(Debug)]
 pub(crate) struct NetdTap {
     netd: Arc<NetdLink>,
-    unit: u32,
+    dev: u32,
     budget: Mutex<TokenBucket>,
 }
 
 impl NetdTap {
-    pub(crate) fn control(netd: &Arc<NetdLink>, unit: u32) -> Arc<dyn DeviceControl> {
+    pub(crate) fn control(netd: &Arc<NetdLink>, dev: u32) -> Arc<dyn DeviceControl> {
         let budget = Mutex::new(TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST));
         let netd = Arc::clone(netd);
-        Arc::new(Self { netd, unit, budget })
+        Arc::new(Self { netd, dev, budget })
     }
 }
 
@@ -120,8 +120,8 @@ impl DeviceControl for NetdTap {
         {
             return Err(Errno::AGAIN);
         }
-        let unit = self.unit;
-        self.netd.ask(NetdRequest::Control { unit, words })
+        let dev = self.dev;
+        self.netd.ask(NetdRequest::Control { dev, words })
     }
 }
 
@@ -129,7 +129,7 @@ impl DeviceControl for NetdTap {
 #[derive(Debug)]
 pub(crate) struct NetdSocket {
     pub(crate) netd: Arc<NetdLink>,
-    pub(crate) unit: u32,
+    pub(crate) dev: u32,
     /// Whether netd must end the socket before its memory is reused: the kernel writes through it
     /// into another domain's memory, or it is a PCI device.
     pub(crate) must_end: bool,
@@ -145,19 +145,19 @@ impl DeviceControl for NetdSocket {
             self.is_sound.store(true, Ordering::Relaxed);
             return Ok(0);
         }
-        let unit = self.unit;
-        self.netd.ask(NetdRequest::Control { unit, words })
+        let dev = self.dev;
+        self.netd.ask(NetdRequest::Control { dev, words })
     }
 
     /// Waits for netd without a time limit: until netd has stopped the queue, the kernel may write
     /// frames into memory that could then have another owner. If this netd fails to end the queue,
     /// a later netd may succeed. Only the memory of a PCI device can be unmapped without netd.
     fn end(&self) {
-        let (unit, started_ns) = (self.unit, monotonic_ns());
+        let (dev, started_ns) = (self.dev, monotonic_ns());
         let is_pci = lock(&self.mapping).is_some();
         while self.must_end && !self.netd.ending.load(Ordering::Relaxed) {
             let is_late = is_pci && monotonic_ns() - started_ns >= PCI_STOP_TIMEOUT_NS;
-            if is_late || self.netd.ask(NetdRequest::End { unit }).is_ok() {
+            if is_late || self.netd.ask(NetdRequest::End { dev }).is_ok() {
                 break;
             }
             std::thread::sleep(RETRY_INTERVAL);
@@ -168,7 +168,7 @@ impl DeviceControl for NetdSocket {
 
 impl Drop for NetdSocket {
     fn drop(&mut self) {
-        lock(&self.netd.closed).push(self.unit);
+        lock(&self.netd.closed).push(self.dev);
     }
 }
 
@@ -202,8 +202,8 @@ mod tests {
     }
 
     /// Makes a control call. Retries while netd gets no CPU time.
-    fn ask_netd(control: &NetdLink, unit: u32) -> Result<u64, Errno> {
-        let ask = |words| control.ask(NetdRequest::Control { unit, words });
+    fn ask_netd(control: &NetdLink, dev: u32) -> Result<u64, Errno> {
+        let ask = |words| control.ask(NetdRequest::Control { dev, words });
         testing::wait_for("netd does not answer", || {
             Some(ask([0, 5])).filter(|answer| *answer != Err(Errno::AGAIN))
         })
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn a_domain_gets_netds_answer() {
         let control = netd(|task| match task {
-            NetdRequest::Control { unit: 1, words } => vec![NetdReply::Value { value: words[1] }],
-            NetdRequest::Control { unit: 2, .. } => {
+            NetdRequest::Control { dev: 1, words } => vec![NetdReply::Value { value: words[1] }],
+            NetdRequest::Control { dev: 2, .. } => {
                 vec![NetdReply::Working {}, NetdReply::Value { value: 7 }]
             }
             _ => vec![NetdReply::Failed { errno: 22 }],
         });
-        let ask = |unit| ask_netd(&control, unit);
+        let ask = |dev| ask_netd(&control, dev);
         assert_eq!((ask(1), ask(2)), (Ok(5), Ok(7)));
         assert_eq!(ask(3), Err(Errno::INVAL));
     }
@@ -228,17 +228,17 @@ mod tests {
         let words = [0, 0];
         let silent = netd(|_| Vec::new());
         assert_eq!(
-            silent.ask(NetdRequest::Control { unit: 1, words }),
+            silent.ask(NetdRequest::Control { dev: 1, words }),
             Err(Errno::AGAIN)
         );
         let absent = NetdLink::default();
         assert_eq!(
-            absent.ask(NetdRequest::Control { unit: 1, words }),
+            absent.ask(NetdRequest::Control { dev: 1, words }),
             Err(Errno::AGAIN)
         );
         let unexpected = netd(|_| vec![NetdReply::Made {}]);
         assert_eq!(
-            unexpected.ask(NetdRequest::Control { unit: 1, words }),
+            unexpected.ask(NetdRequest::Control { dev: 1, words }),
             Err(Errno::AGAIN)
         );
         let out_of_range = netd(|_| vec![NetdReply::Failed { errno: i32::MIN }]);
@@ -253,10 +253,10 @@ mod tests {
             0..3 => vec![NetdReply::Failed { errno: 22 }],
             _ => vec![NetdReply::Value { value: 0 }],
         });
-        let (unit, must_end) = (1, true);
+        let (dev, must_end) = (1, true);
         let queue = NetdSocket {
             netd,
-            unit,
+            dev,
             must_end,
             is_sound: AtomicBool::new(false),
             mapping: Mutex::new(None),
@@ -270,12 +270,7 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         let control = NetdLink::default();
         control.replace(Some(ours));
-        let ask = |unit| {
-            control.ask(NetdRequest::Control {
-                unit,
-                words: [0, 0],
-            })
-        };
+        let ask = |dev| control.ask(NetdRequest::Control { dev, words: [0, 0] });
         assert_eq!(ask(1), Err(Errno::AGAIN));
         let late = theirs
             .receive::<NetdRequest>()

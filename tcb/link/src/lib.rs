@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use abi::core::{CoreMessage, CoreRequest};
 
-    fn record(unit: u32) -> Record<CoreRequest> {
-        let message = CoreRequest::Open { unit };
+    fn record(dev: u32) -> Record<CoreRequest> {
+        let message = CoreRequest::Open { dev };
         Record { token: 7, message }
     }
 

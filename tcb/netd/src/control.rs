@@ -18,23 +18,23 @@ impl NetDevs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, unit: u32) -> Option<Arc<NetDev>> {
-        self.lock().get(&unit).cloned()
+    pub(crate) fn get(&self, dev: u32) -> Option<Arc<NetDev>> {
+        self.lock().get(&dev).cloned()
     }
 }
 
 /// Serves the link on a separate thread until it is closed.
-pub(crate) fn start(link: Link, units: NetDevs) -> io::Result<()> {
+pub(crate) fn start(link: Link, devs: NetDevs) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("control".into());
     thread.spawn(move || {
         // An error means that the core has exited, or has also closed the other link.
-        while let Ok(true) = answer_next(&link, &units) {}
+        while let Ok(true) = answer_next(&link, &devs) {}
     })?;
     Ok(())
 }
 
 /// Answers the next task, or waits for one. Returns false if the core sends any other task.
-fn answer_next(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
+fn answer_next(link: &Link, devs: &NetDevs) -> Result<bool, LinkError> {
     let Some(received) = link.receive::<NetdRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(true);
@@ -46,17 +46,17 @@ fn answer_next(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
         _ => Ok(()),
     };
     match received.record.message {
-        NetdRequest::Control { unit, words } => {
-            let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
-            if unit.may_block(words) {
+        NetdRequest::Control { dev, words } => {
+            let dev = devs.get(dev).unwrap_or(Arc::new(NetDev::File));
+            if dev.may_block(words) {
                 answer(NetdReply::Working {})?;
             }
-            answer(unit.control(words))?;
+            answer(dev.control(words))?;
         }
-        NetdRequest::End { unit } => {
+        NetdRequest::End { dev } => {
             answer(NetdReply::Working {})?;
-            let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
-            answer(unit.end())?;
+            let dev = devs.get(dev).unwrap_or(Arc::new(NetDev::File));
+            answer(dev.end())?;
         }
         _ => return Ok(false),
     }
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn a_socket_that_was_not_adopted_is_not_ended() {
         let (ours, theirs) = Link::pair().unwrap();
-        let units = NetDevs::default();
-        units.lock().insert(1, Arc::new(NetDev::Stuck(None)));
-        let ended = |unit| {
-            let message = NetdRequest::End { unit };
+        let devs = NetDevs::default();
+        devs.lock().insert(1, Arc::new(NetDev::Stuck(None)));
+        let ended = |dev| {
+            let message = NetdRequest::End { dev };
             ours.send(&Record { token: 7, message }, &[]).unwrap();
-            assert!(answer_next(&theirs, &units).unwrap());
+            assert!(answer_next(&theirs, &devs).unwrap());
             let replies = [(); 2].map(|()| ours.receive::<NetdReply>().unwrap().unwrap().record);
             assert!(replies.iter().all(|record| record.token == 7));
             assert_eq!(replies[0].message, NetdReply::Working {});

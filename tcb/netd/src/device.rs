@@ -114,7 +114,7 @@ pub(crate) enum NetDev {
 /// An opened device, the descriptors for domains, and the missing features.
 #[derive(Debug)]
 pub(crate) struct OpenedDevice {
-    pub(crate) unit: NetDev,
+    pub(crate) dev: NetDev,
     pub(crate) given: Vec<OwnedFd>,
     pub(crate) lacks: Vec<&'static str>,
 }
@@ -135,7 +135,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevic
             let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
             Ok(OpenedDevice {
-                unit: NetDev::Tap {
+                dev: NetDev::Tap {
                     steering,
                     uplink: tap.uplink,
                     last,
@@ -149,7 +149,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevic
             let wire = XdpInterface::open(spec)?;
             Ok(OpenedDevice {
                 lacks: wire.lacks().to_vec(),
-                unit: NetDev::Wire(Arc::new(wire)),
+                dev: NetDev::Wire(Arc::new(wire)),
                 given: vec![],
             })
         }
@@ -162,7 +162,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevic
                 }
             };
             Ok(OpenedDevice {
-                unit: NetDev::VhostUser(spec.path.clone(), link),
+                dev: NetDev::VhostUser(spec.path.clone(), link),
                 given: vec![given],
                 lacks: vec![],
             })
@@ -172,7 +172,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevic
             let function = Function::open(container, group, &spec.address);
             let function = function.inspect_err(|_| unbind(&spec.address, broker))?;
             Ok(OpenedDevice {
-                unit: NetDev::Pci(Arc::new(function), spec.address.clone()),
+                dev: NetDev::Pci(Arc::new(function), spec.address.clone()),
                 given: vec![],
                 lacks: vec![],
             })
@@ -198,7 +198,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn file(fd: OwnedFd) -> Result<OpenedDevice, TaskError> {
     Ok(OpenedDevice {
-        unit: NetDev::File,
+        dev: NetDev::File,
         given: vec![fd],
         lacks: vec![],
     })

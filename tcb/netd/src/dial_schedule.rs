@@ -22,20 +22,20 @@ pub(crate) struct DialSchedule(BTreeMap<u32, Instant>);
 impl DialSchedule {
     /// Schedules an immediate attempt, because the domain has requested a connection, or may have
     /// requested one from the previous netd.
-    pub(crate) fn schedule(&mut self, unit: u32) {
-        self.0.insert(unit, Instant::now());
+    pub(crate) fn schedule(&mut self, dev: u32) {
+        self.0.insert(dev, Instant::now());
     }
 
     /// Cancels the attempts for a closed device.
-    pub(crate) fn remove(&mut self, unit: u32) {
-        self.0.remove(&unit);
+    pub(crate) fn remove(&mut self, dev: u32) {
+        self.0.remove(&dev);
     }
 
     /// Reads a request from a device's link.
-    pub(crate) fn read_request(&mut self, unit: u32, link: &OwnedFd) {
+    pub(crate) fn read_request(&mut self, dev: u32, link: &OwnedFd) {
         match rustix::io::read(link, &mut [0; 16]) {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => {}
-            _ => self.schedule(unit),
+            _ => self.schedule(dev),
         }
     }
 
@@ -46,11 +46,11 @@ impl DialSchedule {
     }
 
     /// Makes the attempts that are due, and sends the connections to the domains.
-    pub(crate) fn dial(&mut self, units: &NetDevs, broker: &Broker) {
+    pub(crate) fn dial(&mut self, devs: &NetDevs, broker: &Broker) {
         let now = Instant::now();
-        self.0.retain(|unit, due| {
-            let unit = units.get(*unit);
-            let Some(NetDev::VhostUser(path, Some(link))) = unit.as_deref() else {
+        self.0.retain(|dev, due| {
+            let dev = devs.get(*dev);
+            let Some(NetDev::VhostUser(path, Some(link))) = dev.as_deref() else {
                 return false;
             };
             if *due > now {

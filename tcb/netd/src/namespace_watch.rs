@@ -36,14 +36,14 @@ impl Default for NamespaceWatch {
 impl NamespaceWatch {
     /// Records the namespace in which a device was created: its name, and its identity at that
     /// time.
-    pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: Identity) {
-        self.of.insert(unit, (netns::path(name), identity));
+    pub(crate) fn insert(&mut self, dev: u32, name: &str, identity: Identity) {
+        self.of.insert(dev, (netns::path(name), identity));
     }
 
     /// Returns whether the path of a device's namespace still names that namespace. A device
     /// without a path is in netd's namespace, which always exists.
-    pub(crate) fn exists(&self, unit: u32, broker: &Broker) -> bool {
-        let Some((path, was)) = self.of.get(&unit) else {
+    pub(crate) fn exists(&self, dev: u32, broker: &Broker) -> bool {
+        let Some((path, was)) = self.of.get(&dev) else {
             return true;
         };
         let found = broker
@@ -54,8 +54,8 @@ impl NamespaceWatch {
     }
 
     /// Stops watching the namespace of a closed device.
-    pub(crate) fn remove(&mut self, unit: u32) {
-        self.of.remove(&unit);
+    pub(crate) fn remove(&mut self, dev: u32) {
+        self.of.remove(&dev);
     }
 
     /// Returns the time until the next check, or `None` if no namespace is watched.
@@ -80,8 +80,8 @@ impl NamespaceWatch {
         };
         let all = self.of.iter().zip(found);
         let lost = all.filter(|((_, (_, was)), now)| !is_same(*now, *was));
-        let lost: Vec<u32> = lost.map(|((unit, _), _)| *unit).collect();
-        lost.iter().for_each(|unit| self.remove(*unit));
+        let lost: Vec<u32> = lost.map(|((dev, _), _)| *dev).collect();
+        lost.iter().for_each(|dev| self.remove(*dev));
         lost
     }
 }
@@ -98,16 +98,16 @@ mod tests {
         let broker = Broker::in_a_thread();
         let mut watch = NamespaceWatch::default();
         assert_eq!(watch.next_timeout(), None);
-        for (unit, file) in [(1, "kept"), (2, "removed"), (3, "changed")] {
+        for (dev, file) in [(1, "kept"), (2, "removed"), (3, "changed")] {
             std::fs::write(name(file), "").unwrap();
-            watch.insert(unit, &name(file), identity(name(file)).unwrap());
+            watch.insert(dev, &name(file), identity(name(file)).unwrap());
         }
         assert!(watch.check(&broker).is_empty());
         std::fs::remove_file(name("removed")).unwrap();
         std::fs::write(name("new"), "").unwrap();
         std::fs::rename(name("new"), name("changed")).unwrap();
         assert_eq!(
-            [1, 2, 3, 4].map(|unit| watch.exists(unit, &broker)),
+            [1, 2, 3, 4].map(|dev| watch.exists(dev, &broker)),
             [true, false, false, true]
         );
         assert_eq!(watch.check(&broker), [2, 3]);

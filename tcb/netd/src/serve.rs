@@ -25,7 +25,7 @@ type Answer = Result<(NetdReply, Vec<OwnedFd>), TaskError>;
 
 struct NetdServer {
     link: Link,
-    units: NetDevs,
+    devs: NetDevs,
     broker: Arc<Broker>,
     namespaces: NamespaceWatch,
     /// Devices whose loss was reported to the core.
@@ -48,7 +48,7 @@ impl NetdServer {
     fn new(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Self {
         Self {
             link,
-            units: NetDevs::default(),
+            devs: NetDevs::default(),
             broker,
             namespaces: NamespaceWatch::default(),
             removed: BTreeSet::new(),
@@ -65,11 +65,11 @@ impl NetdServer {
                 break error;
             }
         };
-        for unit in self.units.lock().values() {
-            unit.unlink(&self.broker);
+        for dev in self.devs.lock().values() {
+            dev.unlink(&self.broker);
         }
-        let all = std::mem::take(&mut *self.units.lock());
-        let pci = all.values().filter_map(|unit| unit.pci_address());
+        let all = std::mem::take(&mut *self.devs.lock());
+        let pci = all.values().filter_map(|dev| dev.pci_address());
         let pci: Vec<String> = pci.map(str::to_owned).collect();
         // Dropping the devices undoes settings that outlive their descriptors.
         drop(all);
@@ -83,19 +83,19 @@ impl NetdServer {
     }
 
     fn process_next(&mut self) -> Result<(), LinkError> {
-        for unit in self.namespaces.find_lost(&self.broker) {
-            self.report_lost(unit, false)?;
+        for dev in self.namespaces.find_lost(&self.broker) {
+            self.report_lost(dev, false)?;
         }
-        for unit in self.removed_wires() {
-            self.report_lost(unit, true)?;
+        for dev in self.removed_wires() {
+            self.report_lost(dev, true)?;
         }
-        self.dials.dial(&self.units, &self.broker);
+        self.dials.dial(&self.devs, &self.broker);
         let Some(received) = self.link.receive::<NetdRequest>()? else {
-            for unit in self.wait() {
-                let known = self.units.get(unit);
+            for dev in self.wait() {
+                let known = self.devs.get(dev);
                 match known.as_ref().and_then(|known| known.link()) {
-                    Some(link) => self.dials.read_request(unit, link),
-                    None => self.report_lost(unit, self.namespaces.exists(unit, &self.broker))?,
+                    Some(link) => self.dials.read_request(dev, link),
+                    None => self.report_lost(dev, self.namespaces.exists(dev, &self.broker))?,
                 }
             }
             return Ok(());
@@ -121,29 +121,25 @@ impl NetdServer {
     }
 
     /// Reports to the core that a device was lost.
-    fn report_lost(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
-        self.removed.insert(unit);
-        let message = NetdReply::Lost { unit, is_removed };
+    fn report_lost(&mut self, dev: u32, is_removed: bool) -> Result<(), LinkError> {
+        self.removed.insert(dev);
+        let message = NetdReply::Lost { dev, is_removed };
         self.send(&Record { token: 0, message }, &[])
     }
 
     /// Waits for a task, the next check of namespaces and wires, the removal of a TAP, or a
     /// domain's request for a connection. Returns the removed TAPs and the devices of requests.
     fn wait(&self) -> Vec<u32> {
-        let units = self.units.lock().clone();
-        let watched = units
-            .iter()
-            .filter(|(unit, _)| !self.removed.contains(unit));
-        let watched = watched.filter_map(|(unit, of)| Some((Some(*unit), of.watched()?)));
+        let devs = self.devs.lock().clone();
+        let watched = devs.iter().filter(|(dev, _)| !self.removed.contains(dev));
+        let watched = watched.filter_map(|(dev, of)| Some((Some(*dev), of.watched()?)));
         // No events are requested, because the kernel always reports errors.
-        let watched = watched.map(|(unit, fd)| (unit, fd, PollFlags::empty()));
-        let links = units
-            .iter()
-            .filter_map(|(unit, of)| Some((unit, of.link()?)));
-        let links = links.map(|(unit, link)| (Some(*unit), link.as_fd(), PollFlags::IN));
+        let watched = watched.map(|(dev, fd)| (dev, fd, PollFlags::empty()));
+        let links = devs.iter().filter_map(|(dev, of)| Some((dev, of.link()?)));
+        let links = links.map(|(dev, link)| (Some(*dev), link.as_fd(), PollFlags::IN));
         let mut sources = vec![(None, self.link.as_fd(), PollFlags::IN)];
         sources.extend(watched.chain(links));
-        let has_wires = units.values().any(|of| matches!(**of, NetDev::Wire(_)));
+        let has_wires = devs.values().any(|of| matches!(**of, NetDev::Wire(_)));
         let wires = has_wires
             .then(|| namespace_watch::CHECK_INTERVAL.saturating_sub(self.last_check.elapsed()));
         let waits = [
@@ -162,12 +158,10 @@ impl NetdServer {
             return Vec::new();
         }
         self.last_check = Instant::now();
-        let units = self.units.lock().clone();
-        let known = units
-            .iter()
-            .filter(|(unit, _)| !self.removed.contains(unit));
+        let devs = self.devs.lock().clone();
+        let known = devs.iter().filter(|(dev, _)| !self.removed.contains(dev));
         let removed = known.filter(|(_, of)| of.is_removed());
-        removed.map(|(unit, _)| *unit).collect()
+        removed.map(|(dev, _)| *dev).collect()
     }
 
     /// Sends a record. Waits until the core has read earlier records if the link is full.
@@ -190,29 +184,29 @@ impl NetdServer {
             NetdRequest::Init {} => {
                 let [link, machine] = exact_fds(fds)?;
                 self.broker.accept_machine(&machine)?;
-                control::start(link.into(), self.units.clone())?;
+                control::start(link.into(), self.devs.clone())?;
                 done()
             }
-            NetdRequest::Open { unit } => self.open(unit, fds),
-            NetdRequest::Adopt { unit, given } => {
-                self.insert(unit, NetDev::Stuck(None));
+            NetdRequest::Open { dev } => self.open(dev, fds),
+            NetdRequest::Adopt { dev, given } => {
+                self.insert(dev, NetDev::Stuck(None));
                 let [description] = first_fds(&fds)?;
                 let opening = opening(description)?;
-                self.watch_namespace(unit, &opening);
+                self.watch_namespace(dev, &opening);
                 let mut fds = fds.into_iter().skip(1);
                 let given = fds.by_ref().take(given as usize).collect();
                 let inherited = InheritedDevice::new(opening, given, fds.collect());
-                self.insert(unit, NetDev::Stuck(Some(Box::new(inherited))));
-                self.device(unit)?;
+                self.insert(dev, NetDev::Stuck(Some(Box::new(inherited))));
+                self.device(dev)?;
                 // The domain may have requested a connection from the previous netd.
-                self.dials.schedule(unit);
+                self.dials.schedule(dev);
                 done()
             }
-            NetdRequest::Close { unit } => {
-                self.namespaces.remove(unit);
-                self.removed.remove(&unit);
-                self.dials.remove(unit);
-                let closed = self.units.lock().remove(&unit);
+            NetdRequest::Close { dev } => {
+                self.namespaces.remove(dev);
+                self.removed.remove(&dev);
+                self.dials.remove(dev);
+                let closed = self.devs.lock().remove(&dev);
                 let is_stuck = matches!(closed.as_deref(), None | Some(NetDev::Stuck(_)));
                 if is_stuck && let Some(by) = fds.first() {
                     // The kernel unbinds a PCI device only after all its descriptors are closed.
@@ -220,11 +214,11 @@ impl NetdServer {
                     device::remove(&opening(by)?, &self.broker);
                     return done();
                 }
-                if let Some(unit) = &closed {
-                    unit.release();
-                    unit.unlink(&self.broker);
+                if let Some(dev) = &closed {
+                    dev.release();
+                    dev.unlink(&self.broker);
                 }
-                if let Some(address) = closed.as_ref().and_then(|unit| unit.pci_address()) {
+                if let Some(address) = closed.as_ref().and_then(|dev| dev.pci_address()) {
                     let address = address.to_owned();
                     drop(closed);
                     device::unbind(&address, &self.broker);
@@ -235,26 +229,26 @@ impl NetdServer {
                 // Closing an interface blocks even after its name is free, and the next opening
                 // need not wait for that. If no thread can be created, the interface is closed
                 // here.
-                if closed.as_ref().is_some_and(|unit| unit.is_self_contained()) {
+                if closed.as_ref().is_some_and(|dev| dev.is_self_contained()) {
                     let thread = std::thread::Builder::new().spawn(|| drop(closed));
                     self.closing.extend(thread);
                 }
                 done()
             }
-            NetdRequest::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
-            NetdRequest::Bind { unit } => self.bind(unit),
-            NetdRequest::AdoptSocket { on, unit, is_queue } => {
+            NetdRequest::Socket { on, dev, is_queue } => self.socket((on, dev), is_queue, fds),
+            NetdRequest::Bind { dev } => self.bind(dev),
+            NetdRequest::AdoptSocket { on, dev, is_queue } => {
                 // No frames arrive at the queues of a closed device, so its sockets need no
                 // adoption.
                 let device = self.device(on)?;
-                self.insert(unit, NetDev::Stuck(None));
+                self.insert(dev, NetDev::Stuck(None));
                 let mut fds = fds.into_iter();
                 let (Some(socket), Some(description)) = (fds.next(), fds.next()) else {
                     return Err("the descriptor of the socket is missing".to_owned().into());
                 };
                 let queue = queue(is_queue, &description)?;
                 let taken = device.adopt_socket(queue, socket, fds.collect())?;
-                self.insert(unit, taken);
+                self.insert(dev, taken);
                 done()
             }
             NetdRequest::Control { .. } | NetdRequest::End { .. } => {
@@ -263,28 +257,28 @@ impl NetdServer {
         }
     }
 
-    fn insert(&self, number: u32, unit: NetDev) {
-        self.units.lock().insert(number, Arc::new(unit));
+    fn insert(&self, number: u32, dev: NetDev) {
+        self.devs.lock().insert(number, Arc::new(dev));
     }
 
     /// Watches the namespace in which a device was created.
-    fn watch_namespace(&mut self, unit: u32, opening: &OpenRequest) {
+    fn watch_namespace(&mut self, dev: u32, opening: &OpenRequest) {
         if let (Some(name), Some(identity)) = (namespace(&opening.device), opening.namespace) {
-            self.namespaces.insert(unit, name, identity);
+            self.namespaces.insert(dev, name, identity);
         }
     }
 
     /// Returns a device. If a previous netd opened it and its adoption failed, retries the
     /// adoption.
-    fn device(&self, unit: u32) -> Result<Arc<NetDev>, TaskError> {
-        let found = self.units.get(unit);
-        let found = found.ok_or_else(|| format!("device {unit} is not open"))?;
+    fn device(&self, dev: u32) -> Result<Arc<NetDev>, TaskError> {
+        let found = self.devs.get(dev);
+        let found = found.ok_or_else(|| format!("device {dev} is not open"))?;
         let NetDev::Stuck(Some(inherited)) = &*found else {
             return Ok(found);
         };
         // The cause of the first failure may have been temporary.
         let adopted = Arc::new(inherited.adopt()?);
-        self.units.lock().insert(unit, Arc::clone(&adopted));
+        self.devs.lock().insert(dev, Arc::clone(&adopted));
         Ok(adopted)
     }
 
@@ -314,8 +308,8 @@ impl NetdServer {
                 .for_each(|thread| drop(thread.join()));
             opened = device::open(&opening, &self.broker);
         }
-        let OpenedDevice { unit, given, lacks } = opened?;
-        opening.switched_on = unit.switched_on();
+        let OpenedDevice { dev, given, lacks } = opened?;
+        opening.switched_on = dev.switched_on();
         self.watch_namespace(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
         let description = sealed::write("device", &description)?;
@@ -329,11 +323,11 @@ impl NetdServer {
         let mut attachments = vec![description, sealed::write("notes", &notes)?];
         let count = given.len() as u32;
         attachments.extend(given);
-        for fd in unit.adoption_fds() {
+        for fd in dev.adoption_fds() {
             attachments.push(fd.try_clone_to_owned()?);
         }
-        if !matches!(unit, NetDev::File) {
-            self.insert(number, unit);
+        if !matches!(dev, NetDev::File) {
+            self.insert(number, dev);
         }
         Ok((NetdReply::Opened { given: count }, attachments))
     }
@@ -351,7 +345,7 @@ impl NetdServer {
     }
 
     fn bind(&mut self, number: u32) -> Answer {
-        let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
+        let unbound = self.devs.lock().remove(&number).and_then(Arc::into_inner);
         let unbound = unbound.ok_or_else(|| format!("unbound socket {number} does not exist"))?;
         let bound = unbound.bind()?;
         let (rings, is_reusable) = (bound.rings(), bound.is_reusable());
@@ -430,18 +424,18 @@ mod tests {
                     fds: Vec::new(),
                 })
                 .unwrap_err();
-            let all = serve.units.lock();
+            let all = serve.devs.lock();
             all.iter()
-                .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck(_))))
+                .map(|(dev, of)| (*dev, matches!(**of, NetDev::Stuck(_))))
                 .collect::<Vec<_>>()
         };
-        let queue = |on, unit| NetdRequest::AdoptSocket {
+        let queue = |on, dev| NetdRequest::AdoptSocket {
             on,
-            unit,
+            dev,
             is_queue: true,
         };
         assert_eq!(task(queue(1, 2)), [], "the wire does not exist");
-        assert_eq!(task(NetdRequest::Adopt { unit: 1, given: 0 }), [(1, true)]);
+        assert_eq!(task(NetdRequest::Adopt { dev: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 
@@ -476,18 +470,18 @@ mod tests {
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         let copies = || (0..3).map(|_| writes.try_clone().unwrap());
         let fds = [description()].into_iter().chain(copies()).collect();
-        let why = task(NetdRequest::Adopt { unit: 1, given: 0 }, fds).unwrap_err();
+        let why = task(NetdRequest::Adopt { dev: 1, given: 0 }, fds).unwrap_err();
         assert!(why.contains("ffff:ff:1f.7"), "{why}");
         let socket = NetdRequest::Socket {
             on: 1,
-            unit: 2,
+            dev: 2,
             is_queue: false,
         };
         for _ in 0..2 {
             assert_eq!(task(socket, Vec::new()), Err(why.clone()));
         }
         drop((
-            task(NetdRequest::Close { unit: 1 }, vec![description()]),
+            task(NetdRequest::Close { dev: 1 }, vec![description()]),
             writes,
         ));
         let ended = rustix::io::read(&reads, &mut [0; 1]);
@@ -498,17 +492,17 @@ mod tests {
     #[test]
     fn devices_are_removed_on_any_end_of_the_link() {
         let task = |core: Link| {
-            let (token, message) = (1, NetdRequest::Open { unit: 2 });
+            let (token, message) = (1, NetdRequest::Open { dev: 2 });
             core.send(&Record { token, message }, &[]).unwrap();
         };
         let ended = |core_ends: fn(Link)| {
             let (link, core) = Link::pair().unwrap();
             let serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
-            let units = serve.units.clone();
-            units.lock().insert(1, Arc::new(NetDev::Stuck(None)));
+            let devs = serve.devs.clone();
+            devs.lock().insert(1, Arc::new(NetDev::Stuck(None)));
             core_ends(core);
             let ended = serve.run();
-            assert!(units.lock().is_empty(), "{ended:?}");
+            assert!(devs.lock().is_empty(), "{ended:?}");
             ended
         };
         assert_eq!(ended(drop), Ok(()));

@@ -73,19 +73,19 @@ messages! {
         /// ([`crate::machine::OpenedNotes`]).
         2 Open {
             /// The number that the manager assigns to it.
-            unit: u32,
+            dev: u32,
         }
         /// Closes a device. Domains keep the descriptors that they received.
         3 Close {
             /// The device.
-            unit: u32,
+            dev: u32,
         }
         /// Gives a domain that has not started a descriptor of a device, as its next device.
         4 GiveDevice {
             /// The domain.
             domain: DomId,
             /// The device.
-            unit: u32,
+            dev: u32,
             /// The index of the device's descriptor.
             place: u32,
             /// Whether the domain may make control calls for the device.
@@ -215,7 +215,7 @@ messages! {
         /// while the device is open.
         7 DeviceLost {
             /// The device.
-            unit: u32,
+            dev: u32,
             /// Whether the interface was removed while its network namespace still exists.
             is_removed: bool,
         }
@@ -229,13 +229,13 @@ messages! {
         /// Opens a device. Attached: its description.
         1 Open {
             /// Its number.
-            unit: u32,
+            dev: u32,
         }
         /// Adopts a device that a previous netd opened. Attached: the attachments of
         /// [`NetdReply::Opened`].
         2 Adopt {
             /// Its number.
-            unit: u32,
+            dev: u32,
             /// The number of its descriptors for domains.
             given: u32,
         }
@@ -243,21 +243,21 @@ messages! {
         /// [`NetdReply::Opened`]. netd closes all its descriptors of the device or socket.
         3 Close {
             /// Its number.
-            unit: u32,
+            dev: u32,
         }
         /// Creates a socket on a device, without memory. Attached, for a queue: its description.
         4 Socket {
             /// The device.
             on: u32,
             /// The socket's number.
-            unit: u32,
+            dev: u32,
             /// Whether it is a dedicated queue.
             is_queue: bool,
         }
         /// Binds a socket whose memory is registered.
         5 Bind {
             /// The socket's number.
-            unit: u32,
+            dev: u32,
         }
         /// Adopts a socket that a previous netd bound. Attached: the attachments of
         /// [`NetdReply::Made`] and [`NetdReply::Bound`].
@@ -265,7 +265,7 @@ messages! {
             /// The device.
             on: u32,
             /// The socket's number.
-            unit: u32,
+            dev: u32,
             /// Whether it is a dedicated queue.
             is_queue: bool,
         }
@@ -273,14 +273,14 @@ messages! {
         /// [`NetdReply::Value`] or [`NetdReply::Failed`], or sends [`NetdReply::Working`] first.
         7 Control {
             /// The device or socket.
-            unit: u32,
+            dev: u32,
             /// The domain's words.
             words: [u64; 2],
         }
         /// Ends a socket. netd answers once the socket no longer receives frames.
         8 End {
             /// The socket.
-            unit: u32,
+            dev: u32,
         }
         /// The first request after the adoptions. Attached: the link for [`NetdRequest::Control`]
         /// and [`NetdRequest::End`], which netd serves from then on, and the machine's description
@@ -329,7 +329,7 @@ messages! {
         /// reason.
         8 Lost {
             /// The device.
-            unit: u32,
+            dev: u32,
             /// Whether the interface was removed. Otherwise its network namespace was removed or
             /// replaced under its name.
             is_removed: bool,

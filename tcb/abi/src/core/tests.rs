@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 /// Returns every kind of message, with fields that use all their words.
 fn core_requests() -> Vec<CoreRequest> {
-    let (domain, unit) = (DomId(0xfedc), u32::MAX);
+    let (domain, dev) = (DomId(0xfedc), u32::MAX);
     let why = || Text::truncated(&"ü".repeat(64));
     vec![
         CoreRequest::Create {
@@ -26,18 +26,18 @@ fn core_requests() -> Vec<CoreRequest> {
                 foreign_pages: 0,
             },
         },
-        CoreRequest::Open { unit },
-        CoreRequest::Close { unit },
+        CoreRequest::Open { dev },
+        CoreRequest::Close { dev },
         CoreRequest::GiveDevice {
             domain,
-            unit,
+            dev,
             place: 1,
             controls: true,
         },
         CoreRequest::GiveSocket {
             socket: NewSocket {
                 domain,
-                on: unit,
+                on: dev,
                 frames_owner: Some(domain),
                 first_frame: 1,
                 frames: 2,
@@ -85,7 +85,7 @@ fn every_message_survives_encoding() {
         is_reusable: true,
     };
     let control = NetdRequest::Control {
-        unit: 3,
+        dev: 3,
         words: [u64::MAX, 1],
     };
     let (token, message) = (0, life);
@@ -97,12 +97,12 @@ fn every_message_survives_encoding() {
     let (token, message) = (2, control);
     let record = Record { token, message };
     assert_eq!(Record::decode(&record.encode()), Ok(record));
-    let unit = u32::MAX;
+    let dev = u32::MAX;
     for is_removed in [false, true] {
-        let (token, message) = (0, CoreMessage::DeviceLost { unit, is_removed });
+        let (token, message) = (0, CoreMessage::DeviceLost { dev, is_removed });
         let record = Record { token, message };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
-        let (token, message) = (0, NetdReply::Lost { unit, is_removed });
+        let (token, message) = (0, NetdReply::Lost { dev, is_removed });
         let record = Record { token, message };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
@@ -112,7 +112,7 @@ fn every_message_survives_encoding() {
 fn malformed_records_are_named_errors() {
     let good = Record {
         token: 1,
-        message: CoreRequest::Open { unit: 1 },
+        message: CoreRequest::Open { dev: 1 },
     }
     .encode();
     let changed = |at: usize, byte: u8| {

@@ -53,7 +53,7 @@ impl Core {
             self.control.replace(Some(ours));
             Ok(vec![theirs.into(), self.machine.try_clone()?])
         });
-        match attachments.and_then(|attachments| self.units.adoption_tasks(attachments)) {
+        match attachments.and_then(|attachments| self.devs.adoption_tasks(attachments)) {
             Ok(tasks) => {
                 for (token, task, fds) in tasks {
                     self.send_to_netd(token, task, fds);
@@ -70,7 +70,7 @@ impl Core {
         let over = |_: &u32, (_, waits): &mut (u32, PendingRequest)| {
             !matches!(waits, PendingRequest::Close(..))
         };
-        let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
+        let over: Vec<_> = self.devs.waiting.extract_if(.., over).collect();
         for (_, (token, mut waits)) in over {
             if let PendingRequest::Closed(Some(closed_by)) = waits {
                 self.answer(closed_by, done());
@@ -100,47 +100,47 @@ impl Core {
         if !self.netd.is_linked() {
             return Err(netd_is_restarting());
         }
-        let begun = self.units.add_pending(token, waits);
+        let begun = self.devs.add_pending(token, waits);
         self.send_to_netd(begun, task, fds);
         Ok(None)
     }
 
     /// Asks netd to open a device.
-    pub(super) fn open(&mut self, token: u32, unit: u32, fds: Fds) -> RequestResult {
-        if unit >= SOCKETS || self.units.kept.contains_key(&unit) {
-            let why = format!("device {unit} is already open, or its number is invalid");
+    pub(super) fn open(&mut self, token: u32, dev: u32, fds: Fds) -> RequestResult {
+        if dev >= SOCKETS || self.devs.kept.contains_key(&dev) {
+            let why = format!("device {dev} is already open, or its number is invalid");
             return Err(why.into());
         }
         let description = copies(fds.first().map(AsFd::as_fd).into_iter())?.pop();
-        let waits = PendingRequest::Open(unit, description);
-        self.begin(token, waits, NetdRequest::Open { unit }, fds)
+        let waits = PendingRequest::Open(dev, description);
+        self.begin(token, waits, NetdRequest::Open { dev }, fds)
     }
 
     /// Closes a device. If netd is still opening the device, it completes that first. If netd exits
     /// before it has closed the device, its successor closes it.
-    pub(super) fn close(&mut self, token: u32, unit: u32) -> RequestResult {
-        self.lasting.remove(&unit);
+    pub(super) fn close(&mut self, token: u32, dev: u32) -> RequestResult {
+        self.lasting.remove(&dev);
         // The device's name remains in use until its socket is also closed, and the next device may
         // need the name.
         self.close_unused_sockets();
-        let (is_opening, description) = self.units.close(token, unit);
-        let opening = |by| DevHandle::new(NetdRequest::Adopt { unit, given: 0 }, vec![by]);
-        let mut left = self.units.kept.remove(&unit);
+        let (is_opening, description) = self.devs.close(token, dev);
+        let opening = |by| DevHandle::new(NetdRequest::Adopt { dev, given: 0 }, vec![by]);
+        let mut left = self.devs.kept.remove(&dev);
         for left in left.iter_mut().filter(|_| self.netd.is_linked()) {
             // If netd has died, its descriptors are closed, and these are the last.
             self.hypervisor.close(left.take_unneeded_fds());
         }
         let left = left.or(description.map(opening));
-        let task = self.units.add_pending(0, PendingRequest::Close(unit, left));
-        self.send_to_netd(task, NetdRequest::Close { unit }, Vec::new());
+        let task = self.devs.add_pending(0, PendingRequest::Close(dev, left));
+        self.send_to_netd(task, NetdRequest::Close { dev }, Vec::new());
         // If netd is still opening the device, the request waits for netd's answer.
         Ok((!is_opening).then(Default::default))
     }
 
     /// Closes sockets that no domain uses any longer.
     pub(super) fn close_unused_sockets(&mut self) {
-        for unit in self.control.take_closed() {
-            let _answer = self.close(0, unit);
+        for dev in self.control.take_closed() {
+            let _answer = self.close(0, dev);
         }
     }
 
@@ -148,15 +148,15 @@ impl Core {
     pub(super) fn give(
         &mut self,
         domain: DomId,
-        unit: u32,
+        dev: u32,
         place: u32,
         controls: bool,
     ) -> RequestResult {
-        let open = self.units.kept.get(&unit);
-        let fd = open.and_then(|unit| unit.given(place));
-        let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
+        let open = self.devs.kept.get(&dev);
+        let fd = open.and_then(|dev| dev.given(place));
+        let fd = fd.ok_or_else(|| format!("device {dev} has no descriptor {place}"))?;
         let device = DomainDevice {
-            control: controls.then(|| NetdTap::control(&self.control, unit)),
+            control: controls.then(|| NetdTap::control(&self.control, dev)),
             ..fd.try_clone()?.into()
         };
         self.hypervisor.give_device(domain, Some(device))?;
@@ -181,25 +181,25 @@ impl Core {
                 return self.give_bound(bound);
             }
         }
-        let unit = self.units.next_socket();
+        let dev = self.devs.next_socket();
         let (on, is_queue) = (socket.on, socket.frames_owner.is_some());
-        let task = NetdRequest::Socket { on, unit, is_queue };
-        self.begin(token, PendingRequest::Make(socket, unit), task, fds)
+        let task = NetdRequest::Socket { on, dev, is_queue };
+        self.begin(token, PendingRequest::Make(socket, dev), task, fds)
     }
 
     /// Handles a reply of netd. Unused descriptors remain in `fds`.
     fn handle_reply(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
-        if let NetdReply::Lost { unit, is_removed } = record.message {
+        if let NetdReply::Lost { dev, is_removed } = record.message {
             // `kept` does not contain a device that was closed in the meantime.
-            if let Some(open) = self.units.kept.get_mut(&unit)
+            if let Some(open) = self.devs.kept.get_mut(&dev)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {
-                self.send_to_manager(0, CoreMessage::DeviceLost { unit, is_removed }, Vec::new());
+                self.send_to_manager(0, CoreMessage::DeviceLost { dev, is_removed }, Vec::new());
             }
             return;
         }
         // A reply for which no request waits is dropped.
-        let Some((token, mut waits)) = self.units.waiting.remove(&record.token) else {
+        let Some((token, mut waits)) = self.devs.waiting.remove(&record.token) else {
             return;
         };
         fds.splice(..0, waits.take_descriptors());
@@ -217,29 +217,29 @@ impl Core {
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(RequestError { why, is_busy })
             }
-            (NetdReply::Opened { given }, PendingRequest::Open(unit, _)) => {
-                self.opened(unit, given, fds)
+            (NetdReply::Opened { given }, PendingRequest::Open(dev, _)) => {
+                self.opened(dev, given, fds)
             }
-            (NetdReply::Made {}, PendingRequest::Make(socket, unit)) => {
-                self.made(token, socket, unit, fds)
+            (NetdReply::Made {}, PendingRequest::Make(socket, dev)) => {
+                self.made(token, socket, dev, fds)
             }
             (
                 NetdReply::Bound { rings, is_reusable },
-                PendingRequest::Bind(socket, unit, _, mapping),
-            ) => self.handle_bound((socket, mapping), unit, (rings, is_reusable), fds),
+                PendingRequest::Bind(socket, dev, _, mapping),
+            ) => self.handle_bound((socket, mapping), dev, (rings, is_reusable), fds),
             _ => Err("netd has sent an answer of the wrong type".into()),
         };
         self.answer(token, answer);
     }
 
-    fn opened(&mut self, unit: u32, given: u32, fds: &mut Fds) -> RequestResult {
+    fn opened(&mut self, dev: u32, given: u32, fds: &mut Fds) -> RequestResult {
         if fds.len() < 2 || given as usize > fds.len() - 2 {
             return Err("netd has opened a device without passing its descriptors".into());
         }
         sealed::check(&fds[1], TEXT_MAX)?;
         let lacks = fds.remove(1);
-        let open = DevHandle::new(NetdRequest::Adopt { unit, given }, take(fds));
-        self.units.kept.insert(unit, open);
+        let open = DevHandle::new(NetdRequest::Adopt { dev, given }, take(fds));
+        self.devs.kept.insert(dev, open);
         value(given.into(), vec![lacks])
     }
 
@@ -278,7 +278,7 @@ impl Core {
     }
 
     /// Handles a new socket: registers its memory, and asks netd to bind the socket.
-    fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> RequestResult {
+    fn made(&mut self, token: u32, socket: NewSocket, dev: u32, fds: &mut Fds) -> RequestResult {
         let registered = match socket.is_pci {
             true => self.map_io(&socket, fds).map(Some),
             false => self.register(&socket, fds).map(|()| None),
@@ -286,12 +286,12 @@ impl Core {
         let mapping = match registered {
             Ok(mapping) => mapping,
             Err(refusal) => {
-                self.send_to_netd(0, NetdRequest::Close { unit }, Vec::new());
+                self.send_to_netd(0, NetdRequest::Close { dev }, Vec::new());
                 return Err(refusal);
             }
         };
-        let waits = PendingRequest::Bind(socket, unit, take(fds), mapping);
-        self.begin(token, waits, NetdRequest::Bind { unit }, Vec::new())
+        let waits = PendingRequest::Bind(socket, dev, take(fds), mapping);
+        self.begin(token, waits, NetdRequest::Bind { dev }, Vec::new())
     }
 
     /// Maps the frames that a PCI device may access.
@@ -322,20 +322,20 @@ impl Core {
     fn handle_bound(
         &mut self,
         (socket, mapping): (NewSocket, Option<IoMapping>),
-        unit: u32,
+        dev: u32,
         (rings, lasts): (RingExtents, bool),
         fds: &mut Fds,
     ) -> RequestResult {
         let (on, is_queue) = (socket.on, socket.frames_owner.is_some());
         let control = Arc::new(NetdSocket {
             netd: Arc::clone(&self.control),
-            unit,
+            dev,
             must_end: is_queue || socket.is_pci,
             is_sound: AtomicBool::new(false),
             mapping: Mutex::new(mapping),
         });
-        let bound = DevHandle::new(NetdRequest::AdoptSocket { on, unit, is_queue }, take(fds));
-        self.units.kept.insert(unit, bound);
+        let bound = DevHandle::new(NetdRequest::AdoptSocket { on, dev, is_queue }, take(fds));
+        self.devs.kept.insert(dev, bound);
         let memory = self.hypervisor.memory(socket.domain);
         let frames = memory.map(|memory| Arc::clone(&memory.frames));
         self.give_bound(BoundSocket {
@@ -350,9 +350,9 @@ impl Core {
     fn give_bound(&mut self, bound: BoundSocket) -> RequestResult {
         let (socket, control) = (bound.socket, Arc::clone(&bound.control));
         self.umem(&socket)?;
-        let kept = self.units.kept.get(&control.unit);
+        let kept = self.devs.kept.get(&control.dev);
         let (first, frames) = (socket.first_frame, socket.frames);
-        let fds = kept.map_or(&[][..], |unit| &unit.fds);
+        let fds = kept.map_or(&[][..], |dev| &dev.fds);
         // For a PCI device, the domain receives the descriptor of the interrupt, and a mapping of
         // the registers.
         let (fd, mapped_fd) = match (socket.is_pci, fds) {

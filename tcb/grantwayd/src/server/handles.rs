@@ -115,14 +115,14 @@ impl DevHandles {
     }
 
     /// Returns whether a device exists or is being opened. The manager cannot close sockets.
-    pub(super) fn has_unit(&self, unit: u32) -> bool {
-        unit < SOCKETS && (self.kept.contains_key(&unit) || self.opening().any(|by| by == unit))
+    pub(super) fn has_dev(&self, dev: u32) -> bool {
+        dev < SOCKETS && (self.kept.contains_key(&dev) || self.opening().any(|by| by == dev))
     }
 
     /// Returns the devices that netd is opening.
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
         self.waiting.values().filter_map(|(_, waits)| match waits {
-            PendingRequest::Open(unit, _) => Some(*unit),
+            PendingRequest::Open(dev, _) => Some(*dev),
             _ => None,
         })
     }
@@ -134,13 +134,13 @@ impl DevHandles {
 
     /// Removes a device, even one that netd is still opening. Returns whether the answer to the
     /// request `token` must wait for netd, and the description from which netd opens the device.
-    pub(super) fn close(&mut self, token: u32, unit: u32) -> (bool, Option<OwnedFd>) {
+    pub(super) fn close(&mut self, token: u32, dev: u32) -> (bool, Option<OwnedFd>) {
         let (mut closed_by, mut by) = (Some(token), None);
         // Several pending tasks may open this device. netd closes the device after the last of
         // them, and answers in order, so the search begins at the last task.
         for (_, waits) in self.waiting.values_mut().rev() {
             if let PendingRequest::Open(opened, description) = waits
-                && *opened == unit
+                && *opened == dev
             {
                 by = by.or(description.take());
                 *waits = PendingRequest::Closed(closed_by.take());
@@ -160,7 +160,7 @@ impl DevHandles {
     ) -> io::Result<Vec<(u32, NetdRequest, Vec<OwnedFd>)>> {
         let waiting = self.waiting.iter();
         let closing = waiting.filter_map(|(token, (_, waits))| match waits {
-            PendingRequest::Close(unit, left) => Some((*token, *unit, left.as_ref())),
+            PendingRequest::Close(dev, left) => Some((*token, *dev, left.as_ref())),
             _ => None,
         });
         let closing: Vec<_> = closing.collect();
@@ -168,19 +168,19 @@ impl DevHandles {
         // order to close it.
         let left = closing
             .iter()
-            .filter_map(|(_, unit, left)| Some((unit, (*left)?)));
+            .filter_map(|(_, dev, left)| Some((dev, (*left)?)));
         let left = left.filter(|(_, left)| left.fds.len() > 1);
         // Devices precede their sockets.
         let all: BTreeMap<_, _> = self.kept.iter().chain(left).collect();
         let mut tasks = Vec::new();
-        for unit in all.values() {
-            tasks.push((0, unit.task, copies(unit.fds.iter().map(AsFd::as_fd))?));
+        for dev in all.values() {
+            tasks.push((0, dev.task, copies(dev.fds.iter().map(AsFd::as_fd))?));
         }
-        for (token, unit, left) in closing {
+        for (token, dev, left) in closing {
             let state = left.and_then(DevHandle::state).map(AsFd::as_fd);
             tasks.push((
                 token,
-                NetdRequest::Close { unit },
+                NetdRequest::Close { dev },
                 copies(state.into_iter())?,
             ));
         }
@@ -213,24 +213,24 @@ mod tests {
 
     #[test]
     fn closing_waits_until_the_device_is_opened() {
-        let mut units = DevHandles::default();
+        let mut devs = DevHandles::default();
         let tasks =
-            [7, 8, 7].map(|unit| units.add_pending(unit + 100, PendingRequest::Open(unit, None)));
-        assert!(units.close(200, 7).0);
-        assert!(!units.close(201, 7).0, "netd is no longer opening it");
-        let waits = |units: &DevHandles, n: usize| match units.waiting[&tasks[n]] {
+            [7, 8, 7].map(|dev| devs.add_pending(dev + 100, PendingRequest::Open(dev, None)));
+        assert!(devs.close(200, 7).0);
+        assert!(!devs.close(201, 7).0, "netd is no longer opening it");
+        let waits = |devs: &DevHandles, n: usize| match devs.waiting[&tasks[n]] {
             (token, PendingRequest::Closed(by)) => (token, by),
             (token, _) => (token, Some(0)),
         };
-        assert_eq!(waits(&units, 0), (107, None));
+        assert_eq!(waits(&devs, 0), (107, None));
         assert_eq!(
-            waits(&units, 1),
+            waits(&devs, 1),
             (108, Some(0)),
             "another device has the number"
         );
-        assert_eq!(waits(&units, 2), (107, Some(200)));
-        assert!(!units.close(202, 9).0);
-        let known = [7, 8, 9].map(|unit| units.has_unit(unit));
+        assert_eq!(waits(&devs, 2), (107, Some(200)));
+        assert!(!devs.close(202, 9).0);
+        let known = [7, 8, 9].map(|dev| devs.has_dev(dev));
         assert_eq!(known, [false, true, false]);
     }
 
@@ -238,32 +238,31 @@ mod tests {
     /// having stopped it.
     #[test]
     fn a_new_netd_adopts_all_before_it_is_welcomed() {
-        let mut units = DevHandles::default();
+        let mut devs = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let device = NetdRequest::Adopt { unit: 1, given: 1 };
-        let (on, unit, is_queue) = (1, SOCKETS, true);
-        let queue = NetdRequest::AdoptSocket { on, unit, is_queue };
-        units
-            .kept
+        let device = NetdRequest::Adopt { dev: 1, given: 1 };
+        let (on, dev, is_queue) = (1, SOCKETS, true);
+        let queue = NetdRequest::AdoptSocket { on, dev, is_queue };
+        devs.kept
             .insert(1, DevHandle::new(device, vec![file(), file()]));
-        units.kept.insert(unit, DevHandle::new(queue, vec![file()]));
+        devs.kept.insert(dev, DevHandle::new(queue, vec![file()]));
         assert!(
-            units.has_unit(1) && !units.has_unit(unit),
+            devs.has_dev(1) && !devs.has_dev(dev),
             "a socket belongs to its domain"
         );
-        units.add_pending(100, PendingRequest::Open(2, Some(file())));
-        let (is_opening, description) = units.close(101, 2);
+        devs.add_pending(100, PendingRequest::Open(2, Some(file())));
+        let (is_opening, description) = devs.close(101, 2);
         assert!(is_opening);
         let opening = DevHandle::new(
-            NetdRequest::Adopt { unit: 2, given: 0 },
+            NetdRequest::Adopt { dev: 2, given: 0 },
             vec![description.unwrap()],
         );
-        let closing = units.add_pending(0, PendingRequest::Close(2, Some(opening)));
+        let closing = devs.add_pending(0, PendingRequest::Close(2, Some(opening)));
         // This device was closed while no netd ran, so the next netd receives all its descriptors.
-        let absent = NetdRequest::Adopt { unit: 3, given: 1 };
+        let absent = NetdRequest::Adopt { dev: 3, given: 1 };
         let left = DevHandle::new(absent, vec![file(), file()]);
-        let left = units.add_pending(0, PendingRequest::Close(3, Some(left)));
-        let tasks = units.adoption_tasks(vec![file()]).unwrap();
+        let left = devs.add_pending(0, PendingRequest::Close(3, Some(left)));
+        let tasks = devs.adoption_tasks(vec![file()]).unwrap();
         let tasks: Vec<_> = tasks
             .iter()
             .map(|(token, task, fds)| (*token, *task, fds.len()))
@@ -272,8 +271,8 @@ mod tests {
             (0, device, 2),
             (0, absent, 2),
             (0, queue, 1),
-            (closing, NetdRequest::Close { unit: 2 }, 1),
-            (left, NetdRequest::Close { unit: 3 }, 1),
+            (closing, NetdRequest::Close { dev: 2 }, 1),
+            (left, NetdRequest::Close { dev: 3 }, 1),
             (0, NetdRequest::Init {}, 1),
         ];
         assert_eq!(tasks, all);
@@ -282,33 +281,31 @@ mod tests {
     #[test]
     fn domains_get_only_their_descriptors() {
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let task = NetdRequest::Adopt { unit: 1, given: 2 };
-        let unit = DevHandle::new(task, (0..4).map(|_| file()).collect());
-        let given: Vec<bool> = (0..4).map(|place| unit.given(place).is_some()).collect();
+        let task = NetdRequest::Adopt { dev: 1, given: 2 };
+        let dev = DevHandle::new(task, (0..4).map(|_| file()).collect());
+        let given: Vec<bool> = (0..4).map(|place| dev.given(place).is_some()).collect();
         assert_eq!(given, [true, true, false, false]);
-        let (on, unit, is_queue) = (1, SOCKETS, false);
-        let socket = NetdRequest::AdoptSocket { on, unit, is_queue };
+        let (on, dev, is_queue) = (1, SOCKETS, false);
+        let socket = NetdRequest::AdoptSocket { on, dev, is_queue };
         assert!(DevHandle::new(socket, vec![file()]).given(0).is_none());
     }
 
     #[test]
     fn a_closed_device_keeps_only_its_notes() {
-        let mut units = DevHandles::default();
+        let mut devs = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
         let mut device = DevHandle::new(
-            NetdRequest::Adopt { unit: 1, given: 1 },
+            NetdRequest::Adopt { dev: 1, given: 1 },
             vec![file(), file()],
         );
-        let (on, unit, is_queue) = (1, SOCKETS, false);
-        let mut socket = DevHandle::new(
-            NetdRequest::AdoptSocket { on, unit, is_queue },
-            vec![file()],
-        );
+        let (on, dev, is_queue) = (1, SOCKETS, false);
+        let mut socket =
+            DevHandle::new(NetdRequest::AdoptSocket { on, dev, is_queue }, vec![file()]);
         device.take_unneeded_fds();
         socket.take_unneeded_fds();
         assert_eq!((device.fds.len(), socket.fds.len()), (1, 0));
-        assert!(!units.is_any_closing());
-        units.add_pending(0, PendingRequest::Close(1, Some(device)));
-        assert!(units.is_any_closing());
+        assert!(!devs.is_any_closing());
+        devs.add_pending(0, PendingRequest::Close(1, Some(device)));
+        assert!(devs.is_any_closing());
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Core {
     manager: Helper,
     netd: Helper,
     control: Arc<NetdLink>,
-    units: DevHandles,
+    devs: DevHandles,
     /// Sockets that outlive their domains, by their device.
     lasting: BTreeMap<u32, BoundSocket>,
     /// The machine's description from standard input, which only the helpers interpret.
@@ -105,7 +105,7 @@ impl Core {
             manager: Helper::new(&args.helpers, "grantway-manager", Some(&args.manager_args)),
             netd: Helper::new(&args.helpers, "grantway-netd", None),
             control: Arc::default(),
-            units: DevHandles::default(),
+            devs: DevHandles::default(),
             lasting: BTreeMap::new(),
             machine: empty,
             kept: None,
@@ -154,12 +154,12 @@ impl Core {
             self.process_events();
         }
         if self.failure.is_none() && !self.is_orphaned {
-            let open = self.units.kept.range(..SOCKETS).map(|(&unit, _)| unit);
-            for unit in open.chain(self.units.opening()).collect::<Vec<_>>() {
-                let _answer = self.close(0, unit);
+            let open = self.devs.kept.range(..SOCKETS).map(|(&dev, _)| dev);
+            for dev in open.chain(self.devs.opening()).collect::<Vec<_>>() {
+                let _answer = self.close(0, dev);
             }
         }
-        while self.units.is_any_closing() && is_time_for(1) {
+        while self.devs.is_any_closing() && is_time_for(1) {
             self.process_events();
         }
         if let Some(Some(token)) = self.ending {
@@ -170,7 +170,7 @@ impl Core {
         self.netd.close_link();
         self.control.replace(None);
         // netd can return a PCI device to the system only after these descriptors are closed.
-        self.units.kept.clear();
+        self.devs.kept.clear();
         // The manager first answers the client that requested the shutdown.
         self.manager.end(ends_ns);
         self.netd.end(ends_ns);
@@ -201,11 +201,11 @@ impl Core {
         }
         self.known.values_mut().for_each(|known| known.stage = None);
         self.report_lives();
-        let lost = |(&unit, of): (_, &DevHandle)| {
+        let lost = |(&dev, of): (_, &DevHandle)| {
             of.lost
-                .map(|is_removed| CoreMessage::DeviceLost { unit, is_removed })
+                .map(|is_removed| CoreMessage::DeviceLost { dev, is_removed })
         };
-        for message in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
+        for message in self.devs.kept.iter().filter_map(lost).collect::<Vec<_>>() {
             self.send_to_manager(0, message, Vec::new());
         }
     }
@@ -279,7 +279,7 @@ impl Core {
     /// devices to close.
     fn start_helpers(&mut self, now: u64) {
         let ends = self.ending.is_some();
-        if ends && !self.units.is_any_closing() {
+        if ends && !self.devs.is_any_closing() {
             return;
         }
         if self.netd.restart_if_due(now) {
@@ -326,7 +326,7 @@ impl Core {
                 let left = self.manager.ended(now);
                 self.hypervisor.close(left);
                 // The next manager counts tokens from 1 again, and ignores answers with token 0.
-                for (token, waits) in self.units.waiting.values_mut() {
+                for (token, waits) in self.devs.waiting.values_mut() {
                     *token = 0;
                     if let PendingRequest::Closed(Some(closed_by)) = waits {
                         *closed_by = 0;

@@ -82,9 +82,9 @@ impl Core {
             {
                 return Err("the machine is shutting down".into());
             }
-            CoreRequest::Open { unit } => return self.open(token, unit, fds),
-            CoreRequest::Close { unit } if self.units.has_unit(unit) => {
-                return self.close(token, unit);
+            CoreRequest::Open { dev } => return self.open(token, dev, fds),
+            CoreRequest::Close { dev } if self.devs.has_dev(dev) => {
+                return self.close(token, dev);
             }
             // The device does not exist, so closing it succeeds.
             CoreRequest::Close { .. } => {}
@@ -93,10 +93,10 @@ impl Core {
             CoreRequest::Start { domain } => return self.start_domain(domain),
             CoreRequest::GiveDevice {
                 domain,
-                unit,
+                dev,
                 place,
                 controls,
-            } => return self.give(domain, unit, place, controls),
+            } => return self.give(domain, dev, place, controls),
             CoreRequest::Connect {
                 backend,
                 frontend,

@@ -33,12 +33,12 @@ fn core() -> Core {
 #[test]
 fn answers_for_an_exited_manager_have_no_token() {
     let mut core = core();
-    let units = &mut core.units;
-    units.add_pending(1, PendingRequest::Open(7, None));
-    units.add_pending(2, PendingRequest::Open(8, None));
-    assert!(units.close(3, 7).0, "netd is still opening it");
+    let devs = &mut core.devs;
+    devs.add_pending(1, PendingRequest::Open(7, None));
+    devs.add_pending(2, PendingRequest::Open(8, None));
+    assert!(devs.close(3, 7).0, "netd is still opening it");
     core.handle(CoreSource::ManagerEnded);
-    let waiting: Vec<_> = core.units.waiting.values().collect();
+    let waiting: Vec<_> = core.devs.waiting.values().collect();
     let [(0, closed), (0, opening)] = waiting[..] else {
         panic!("{waiting:?}");
     };
@@ -54,12 +54,12 @@ fn devices_closed_without_netd_stay_open_here() {
     other_end.set_nonblocking(true).unwrap();
     let state = sealed::write("device", b"").unwrap();
     let device = DevHandle::new(
-        NetdRequest::Adopt { unit: 1, given: 1 },
+        NetdRequest::Adopt { dev: 1, given: 1 },
         vec![state, end.into()],
     );
-    core.units.kept.insert(1, device);
+    core.devs.kept.insert(1, device);
     core.close(0, 1).unwrap();
-    assert!(!core.units.has_unit(1) && core.units.is_any_closing());
+    assert!(!core.devs.has_dev(1) && core.devs.is_any_closing());
     let error = other_end.read(&mut [0]).unwrap_err();
     assert_eq!(
         error.kind(),
@@ -99,10 +99,10 @@ fn slow_closes_do_not_block() {
     let began = Instant::now();
     let state = sealed::write("device", b"").unwrap();
     let device = DevHandle::new(
-        NetdRequest::Adopt { unit: 1, given: 1 },
+        NetdRequest::Adopt { dev: 1, given: 1 },
         vec![state, of_device],
     );
-    core.units.kept.insert(1, device);
+    core.devs.kept.insert(1, device);
     assert!(core.netd.is_linked());
     core.close(0, 1).unwrap();
     let socket = NewSocket {
@@ -118,7 +118,7 @@ fn slow_closes_do_not_block() {
     };
     let reply =
         |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
-            let token = waits.map_or(u32::MAX, |waits| core.units.add_pending(0, waits));
+            let token = waits.map_or(u32::MAX, |waits| core.devs.add_pending(0, waits));
             let mut fds = vec![fd];
             core.handle_reply(Record { token, message }, &mut fds);
             core.hypervisor.close(fds);
@@ -139,7 +139,7 @@ fn slow_closes_do_not_block() {
         NetdReply::Refused { is_busy: false },
         why,
     );
-    core.units.add_pending(
+    core.devs.add_pending(
         0,
         PendingRequest::Bind(socket, SOCKETS, vec![of_socket], None),
     );
@@ -172,16 +172,14 @@ fn new_domain(replaces: Option<DomId>, program: Program) -> NewDomain {
 fn with_socket(program: Program) -> (Core, DomId) {
     let mut core = core();
     let first = created(&mut core, None, program);
-    let (on, unit, is_queue) = (1, SOCKETS, false);
-    let task = NetdRequest::AdoptSocket { on, unit, is_queue };
+    let (on, dev, is_queue) = (1, SOCKETS, false);
+    let task = NetdRequest::AdoptSocket { on, dev, is_queue };
     let file = sealed::write("socket", b"").unwrap();
-    core.units
-        .kept
-        .insert(unit, DevHandle::new(task, vec![file]));
+    core.devs.kept.insert(dev, DevHandle::new(task, vec![file]));
     let frames = frames(&core, first);
     let control = Arc::new(NetdSocket {
         netd: Arc::clone(&core.control),
-        unit,
+        dev,
         must_end: is_queue,
         mapping: Mutex::new(None),
         is_sound: AtomicBool::new(false),
@@ -268,18 +266,18 @@ fn a_sound_socket_passes_to_the_next_driver() {
 #[test]
 fn a_waiting_socket_closes_before_its_device() {
     let (mut core, first) = with_socket(Program::Driver);
-    let device = DevHandle::new(NetdRequest::Adopt { unit: 1, given: 0 }, Vec::new());
-    core.units.kept.insert(1, device);
+    let device = DevHandle::new(NetdRequest::Adopt { dev: 1, given: 0 }, Vec::new());
+    core.devs.kept.insert(1, device);
     report_sound(&core);
     end(&mut core, first);
     created(&mut core, Some(first), Program::Driver);
     core.close(0, 1).unwrap();
-    let closed = core.units.waiting.values().map(|(_, waits)| match waits {
-        PendingRequest::Close(unit, _) => *unit,
+    let closed = core.devs.waiting.values().map(|(_, waits)| match waits {
+        PendingRequest::Close(dev, _) => *dev,
         other => panic!("{other:?}"),
     });
     assert_eq!(closed.collect::<Vec<_>>(), [SOCKETS, 1]);
-    assert!(core.units.kept.is_empty());
+    assert!(core.devs.kept.is_empty());
 }
 
 /// The socket is unsound, or belongs to another domain, or the successor runs another program or
