@@ -9,11 +9,11 @@ use figures::report::{Index, number};
 use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
-/// Returns a table of the papers' main claims: the paper's ratio, ours, and the verdict.
+/// Returns a table of the papers' main claims: the paper's ratio, ours, the verdict, and why.
 pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
     let mut out = "<h2 id=\"claims\">Main claims</h2>\n<table class=\"claims\">\
                    <tr><th>paper</th><th>claim</th><th>paper's ratio</th><th>our ratio</th>\
-                   <th>verdict</th></tr>\n"
+                   <th>verdict</th><th>why</th></tr>\n"
         .to_owned();
     for part in parts {
         let index = Index::new(part.figures);
@@ -35,11 +35,12 @@ pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
             let _infallible = writeln!(
                 out,
                 "<tr>{first}<td title=\"{} ÷ {}, {}\">{}</td><td>{theirs}</td><td>{own}</td>\
-                 <td>{verdict}</td></tr>",
+                 <td>{verdict}</td><td>{}</td></tr>",
                 escape(&claim.config),
                 escape(&claim.to),
                 escape(&claim.metric),
                 prose(&claim.text),
+                prose(&claim.why),
             );
         }
     }

@@ -274,6 +274,8 @@ fn every_claim_has_a_verdict_or_is_not_in_the_run() {
                 .lines()
                 .find(|row| row.contains(&claim.text))
                 .unwrap();
+            let why = format!("<td>{}</td></tr>", prose(&claim.why));
+            assert!(row.ends_with(&why), "{row}");
             let quotient = format!("quotient.{}.{}", claim.to, claim.metric);
             let is_own = |figure: &&Figure| {
                 figure.metric == quotient && figure.config.starts_with(&claim.config)

@@ -79,6 +79,8 @@ pub struct Claim {
     pub to: String,
     /// Metric of the ratio.
     pub metric: String,
+    /// Why our ratio agrees with the paper's, or why it does not, in one sentence.
+    pub why: String,
 }
 
 /// A configuration that a paper measured.
@@ -351,6 +353,9 @@ impl Paper {
                     "claim `{}`: the paper has no such ratio",
                     claim.text
                 ));
+            }
+            if !claim.why.ends_with('.') {
+                return Err(format!("claim `{}`: `why` is no sentence", claim.text));
             }
         }
         self.item.iter().try_for_each(|item| item.check(self))

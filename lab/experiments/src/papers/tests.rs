@@ -254,6 +254,16 @@ fn faults_are_described() {
             "configs = [\"sccp\", ",
             "no configuration `sccp`",
         ),
+        (
+            "why = \"The copy that BO saves is a small share of all cycles.\"\n",
+            "",
+            "missing field `why`",
+        ),
+        (
+            "small share of all cycles.\"",
+            "small share\"",
+            "`BO does not change throughput.`: `why` is no sentence",
+        ),
     ] {
         let text = text.replacen(from, to, 1);
         let error = Paper::parse(&text).unwrap_err().to_string();
