@@ -10,7 +10,7 @@ use std::io;
 use std::sync::OnceLock;
 
 /// Events other than cycles that are counted per packet, if the PMU supports them.
-const PER_PACKET_EVENTS: [Event; 4] = [
+pub const PER_PACKET_EVENTS: [Event; 4] = [
     Event::Instructions,
     Event::CacheMisses,
     Event::DtlbMisses,

@@ -4,48 +4,91 @@ use super::cell::{Cell, escape, prose};
 use super::questions;
 use super::values::{PaperPart, cells};
 use super::verdicts;
-use crate::papers::{Item, Paper};
+use crate::papers::{Claim, Item, Paper};
+use crate::plan::WireNic;
 use figures::report::{Index, number};
 use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
-/// Returns a table of the papers' main claims: the paper's ratio, ours, the verdict, and why.
+/// One kind of NIC's line of a claim.
+struct ClaimLine {
+    nic: &'static str,
+    own: String,
+    verdict: String,
+}
+
+/// Returns a table of the papers' main claims: the paper's ratio, ours and the verdict on each kind
+/// of NIC, and why.
 pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
     let mut out = "<h2 id=\"claims\">Main claims</h2>\n<table class=\"claims\">\
-                   <tr><th>paper</th><th>claim</th><th>paper's ratio</th><th>our ratio</th>\
-                   <th>verdict</th><th>why</th></tr>\n"
+                   <tr><th>paper</th><th>claim</th><th>paper's ratio</th><th>NIC</th>\
+                   <th>our ratio</th><th>verdict</th><th>why</th></tr>\n"
         .to_owned();
     for part in parts {
         let index = Index::new(part.figures);
-        for (number_of, claim) in part.paper.claim.iter().enumerate() {
-            let first = match number_of {
-                0 => format!(
-                    "<th rowspan=\"{}\"><a href=\"#{1}\">{1}</a></th>",
-                    part.paper.claim.len(),
-                    part.paper.name
-                ),
-                _ => String::new(),
-            };
-            let theirs = part.paper.claimed(claim);
-            let theirs = theirs.map_or_else(String::new, |ratio| number(ratio.ratio));
-            let (own, verdict) = match verdicts::of_claim(part, claim, &index) {
-                Some(compared) => (own(&compared), verdict(&compared)),
-                None => ("–".to_owned(), "not in this run".to_owned()),
-            };
-            let _infallible = writeln!(
-                out,
-                "<tr>{first}<td title=\"{} ÷ {}, {}\">{}</td><td>{theirs}</td><td>{own}</td>\
-                 <td>{verdict}</td><td>{}</td></tr>",
-                escape(&claim.config),
-                escape(&claim.to),
-                escape(&claim.metric),
-                prose(&claim.text),
-                prose(&claim.why),
-            );
+        let claims = part.paper.claim.iter();
+        let claims = claims.map(|claim| (claim, lines(part, claim, &index)));
+        let claims: Vec<(&Claim, Vec<ClaimLine>)> = claims.collect();
+        let all: usize = claims.iter().map(|(_, lines)| lines.len()).sum();
+        let name = &part.paper.name;
+        let mut paper = format!("<th rowspan=\"{all}\"><a href=\"#{name}\">{name}</a></th>");
+        for (claim, lines) in &claims {
+            out.push_str("<tr>");
+            out.push_str(&std::mem::take(&mut paper));
+            out.push_str(&claim_rows(part.paper, claim, lines));
         }
     }
     out.push_str("</table>\n");
     out
+}
+
+/// Returns the rows of a claim after the column of the paper's name.
+fn claim_rows(paper: &Paper, claim: &Claim, lines: &[ClaimLine]) -> String {
+    let theirs = paper.claimed(claim);
+    let theirs = theirs.map_or_else(String::new, |ratio| number(ratio.ratio));
+    let rows = lines.len();
+    let mut out = format!(
+        "<td rowspan=\"{rows}\" title=\"{} ÷ {}, {}\">{}</td><td rowspan=\"{rows}\">{theirs}</td>",
+        escape(&claim.config),
+        escape(&claim.to),
+        escape(&claim.metric),
+        prose(&claim.text),
+    );
+    let mut why = format!("<td rowspan=\"{rows}\">{}</td>", prose(&claim.why));
+    for (row, line) in lines.iter().enumerate() {
+        if row > 0 {
+            out.push_str("<tr>");
+        }
+        let ClaimLine { nic, own, verdict } = line;
+        let why = std::mem::take(&mut why);
+        let _infallible = writeln!(
+            out,
+            "<td>{nic}</td><td>{own}</td><td>{verdict}</td>{why}</tr>"
+        );
+    }
+    out
+}
+
+/// Returns the lines of a claim: one for each kind of NIC, or one without a ratio.
+fn lines(part: &PaperPart<'_>, claim: &Claim, index: &Index<'_>) -> Vec<ClaimLine> {
+    let compared = verdicts::of_claim(part, claim, index);
+    let line = |(nic, compared): &(WireNic, verdicts::ComparedRatio<'_>)| ClaimLine {
+        nic: match nic {
+            WireNic::Tap => "TAP",
+            WireNic::Xdp => "AF_XDP",
+            WireNic::Soft => "soft",
+        },
+        own: own(compared),
+        verdict: verdict(compared),
+    };
+    match compared.is_empty() {
+        true => vec![ClaimLine {
+            nic: "",
+            own: "–".to_owned(),
+            verdict: verdicts::missing(part, claim).unwrap_or_else(|| "not in this run".to_owned()),
+        }],
+        false => compared.iter().map(line).collect(),
+    }
 }
 
 fn own(compared: &verdicts::ComparedRatio<'_>) -> String {

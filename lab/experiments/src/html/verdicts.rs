@@ -2,8 +2,9 @@
 
 use super::cell::{Cell, escape};
 use super::values::PaperPart;
+use crate::lane::events::{EVENTS_COUNTED, requires_counters};
 use crate::papers::{Claim, PaperRatio, SWEPT};
-use crate::plan::ColumnConfig;
+use crate::plan::{ColumnConfig, WireNic};
 use crate::runner::words;
 use figures::repeat;
 use figures::report::{Figure, Index};
@@ -129,35 +130,56 @@ pub(super) fn of<'a>(
     }
 }
 
-/// Returns the verdict on a claim, or `None` if this run has no column for it.
+/// Returns the verdicts on a claim, one for each kind of NIC on which this run has columns for it.
 pub(super) fn of_claim<'a>(
     part: &PaperPart<'a>,
     claim: &Claim,
     index: &Index<'a>,
-) -> Option<ComparedRatio<'a>> {
-    let ratio = part.paper.claimed(claim)?;
-    let is_column = |config: &str| {
-        let name = config.split('@').next().unwrap_or_default();
-        part.reproduced
-            .get(name)
-            .is_some_and(|other| other.config == claim.config)
+) -> Vec<(WireNic, ComparedRatio<'a>)> {
+    let Some(ratio) = part.paper.claimed(claim) else {
+        return Vec::new();
     };
     let is_quotient = |figure: &&Figure| {
         figure.metric.starts_with("quotient.")
             && figure.metric.ends_with(&format!(".{}", claim.metric))
-            && is_column(&figure.config)
             && ratio.is_of(&ColumnConfig::keys_of(&figure.config))
     };
-    let configs = part
-        .figures
-        .iter()
-        .filter(is_quotient)
-        .map(|figure| figure.config.as_str());
-    let mut compared = configs.map(|config| {
-        let own = index.get(config, &claim.metric);
-        compare(part, config, own, Some(ratio.clone()), index)
-    });
-    compared.find(|compared| compared.quotient.is_some())
+    let mut found: Vec<(WireNic, ComparedRatio<'a>)> = Vec::new();
+    for figure in part.figures.iter().filter(is_quotient) {
+        let Some(nic) = nic_of(part, claim, &figure.config) else {
+            continue;
+        };
+        let own = index.get(&figure.config, &claim.metric);
+        let compared = compare(part, &figure.config, own, Some(ratio.clone()), index);
+        let is_known = found.iter().any(|(known, _)| *known == nic);
+        if !is_known && compared.quotient.is_some() {
+            found.push((nic, compared));
+        }
+    }
+    found.sort_by_key(|(nic, _)| *nic);
+    found
+}
+
+/// Returns the NIC of a configuration whose column reproduces the claim's configuration, otherwise
+/// `None`.
+fn nic_of(part: &PaperPart<'_>, claim: &Claim, config: &str) -> Option<WireNic> {
+    let name = config.split('@').next().unwrap_or_default();
+    let column = part.reproduced.get(name)?;
+    (column.config == claim.config).then_some(column.nic)
+}
+
+/// Returns why this run has no verdict on a claim that its columns could reproduce, or `None` if it
+/// has no such columns.
+pub(super) fn missing(part: &PaperPart<'_>, claim: &Claim) -> Option<String> {
+    let mut figures = part.figures.iter();
+    let has_column = figures.any(|figure| nic_of(part, claim, &figure.config).is_some());
+    let mut figures = part.figures.iter();
+    let counted = figures.any(|figure| figure.metric == EVENTS_COUNTED);
+    (has_column && !counted && requires_counters(&claim.metric)).then(|| {
+        let verdict = ComparisonVerdict::NotMeasurable;
+        let reason = "this run had no performance counters";
+        format!("{} {}: {reason}", mark(verdict), words(verdict))
+    })
 }
 
 fn compare<'a>(

@@ -29,6 +29,14 @@ impl PerfEvents {
 /// Metric of [`EventCounts::least_share`]. It exists if any event was counted.
 pub const EVENTS_COUNTED: &str = "events_counted";
 
+/// Returns whether a metric is a count of hardware events, so that it requires a PMU.
+#[must_use]
+pub fn requires_counters(metric: &str) -> bool {
+    let counted = metric.split("_per_").next().unwrap_or_default();
+    let mut events = count::PER_PACKET_EVENTS.iter();
+    events.any(|event| event.name().replace('-', "_") == counted)
+}
+
 /// Adds the figures `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
 pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<String, f64>) {
     if units <= 0.0 {
@@ -56,6 +64,18 @@ mod tests {
     use super::*;
     use crate::lane::running::{NIC_DEVICE, RIVALS};
     use xenoprof::event::Event;
+
+    #[test]
+    fn counts_of_events_require_counters() {
+        for (metric, required) in [
+            ("instructions_per_packet.total", true),
+            ("dtlb_misses_per_second.driver", true),
+            ("cycles_per_packet.total", false),
+            ("throughput", false),
+        ] {
+            assert_eq!(requires_counters(metric), required, "{metric}");
+        }
+    }
 
     #[test]
     fn events_of_rivals_and_nic_devices_are_in_no_total() {
