@@ -1,14 +1,17 @@
-//! Bar charts: our values beside the paper's, each divided by its first one.
+//! Bar charts: our values beside the paper's. A bar's length is its value divided by the first one
+//! of its source. The ratio behind a value is the table's.
 
 use super::cell::{Cell, ValueSource, escape};
+use super::values::PaperPart;
+use super::verdicts::{self, ComparedRatio};
 use figures::metric::words;
-use figures::report::{exact, number};
+use figures::report::{Index, exact, number};
 use std::fmt::Write as _;
 
 const ROW: f64 = 18.0;
 const NAMES: f64 = 300.0;
-const BARS: f64 = 380.0;
-const NUMBERS: f64 = 160.0;
+const BARS: f64 = 280.0;
+const NUMBERS: f64 = 260.0;
 /// Suffix of a metric that is a total and not a class.
 pub(super) const TOTAL: &str = "total";
 
@@ -19,26 +22,39 @@ struct Row<'a> {
     metric: &'a str,
     value: f64,
     range: Option<(f64, f64)>,
-    /// Value by which the bar is divided.
+    /// Value by which the bar's length is divided.
     base: f64,
+    /// The table's ratio of the value, with its baseline.
+    ratio: Option<(f64, &'a str)>,
     /// Heading, if the row is the first of a group.
     heading: Option<&'a str>,
 }
 
 /// Draws the bars of one metric. Returns an empty string for fewer than two.
-pub(super) fn bars(metric: &str, cells: &[Cell<'_>]) -> String {
+pub(super) fn bars(
+    part: &PaperPart<'_>,
+    metric: &str,
+    cells: &[Cell<'_>],
+    index: &Index<'_>,
+) -> String {
     let of_metric: Vec<&Cell<'_>> = cells.iter().filter(|cell| cell.metric == metric).collect();
     let first = |of: &dyn Fn(&Cell<'_>) -> Option<f64>| {
         let mut known = of_metric.iter().filter_map(|cell| of(cell));
         known.find(|value| *value > 0.0)
     };
     let bases = [first(&ours), first(&|cell| cell.paper)];
-    draw(metric, &rows(&of_metric, bases))
+    draw(metric, &rows(part, &of_metric, bases, index))
 }
 
 /// Draws the bars of classes, one group for each: the metrics with prefix `stem`. `bases` holds the
 /// first configuration's totals, ours and the paper's.
-pub(super) fn classes(stem: &str, cells: &[Cell<'_>], bases: [Option<f64>; 2]) -> String {
+pub(super) fn classes(
+    part: &PaperPart<'_>,
+    stem: &str,
+    cells: &[Cell<'_>],
+    bases: [Option<f64>; 2],
+    index: &Index<'_>,
+) -> String {
     let mut classes: Vec<&str> = Vec::new();
     for class in cells
         .iter()
@@ -54,7 +70,7 @@ pub(super) fn classes(stem: &str, cells: &[Cell<'_>], bases: [Option<f64>; 2]) -
             .iter()
             .filter(|cell| cell.metric.strip_prefix(stem) == Some(class))
             .collect();
-        let mut group = rows(&of_class, bases);
+        let mut group = rows(part, &of_class, bases, index);
         if let Some(first) = group.first_mut() {
             first.heading = Some(class);
         }
@@ -67,27 +83,67 @@ fn ours(cell: &Cell<'_>) -> Option<f64> {
     cell.ours.and_then(|figure| figure.value)
 }
 
-fn rows<'a>(cells: &[&'a Cell<'_>], [our_base, their_base]: [Option<f64>; 2]) -> Vec<Row<'a>> {
+/// Returns the table's ratios of a value, ours and the paper's, each with its baseline. If the table
+/// has several, the result is the first one that was measured.
+fn ratios<'a>(
+    part: &PaperPart<'a>,
+    cell: &Cell<'a>,
+    index: &Index<'a>,
+) -> [Option<(f64, &'a str)>; 2] {
+    let all = verdicts::of(part, cell, index);
+    let is_measured = |compared: &&ComparedRatio<'_>| compared.own().is_some();
+    let Some(compared) = all.iter().find(is_measured).or(all.first()) else {
+        return [None; 2];
+    };
+    let ratio = compared.ratio.as_ref();
+    let with_base = |value: Option<f64>| Some((value?, ratio?.to));
+    [compared.own(), ratio.map(|ratio| ratio.ratio)].map(with_base)
+}
+
+fn rows<'a>(
+    part: &PaperPart<'a>,
+    cells: &[&'a Cell<'a>],
+    [our_base, their_base]: [Option<f64>; 2],
+    index: &Index<'a>,
+) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for cell in cells {
-        let row = |who, config, value, range, base| Row {
+        let [our_ratio, their_ratio] = ratios(part, cell, index);
+        let row = |who, config, value, range, base, ratio| Row {
             who,
             config,
             metric: &cell.metric,
             value,
             range,
             base,
+            ratio,
             heading: None,
         };
         if let (Some(value), Some(base)) = (ours(cell), our_base) {
             let range = cell.ours.and_then(|figure| figure.lo.zip(figure.hi));
-            rows.push(row(ValueSource::Ours, &cell.config, value, range, base));
+            let config = cell.config.as_str();
+            rows.push(row(
+                ValueSource::Ours,
+                config,
+                value,
+                range,
+                base,
+                our_ratio,
+            ));
         }
         // Several of our configurations may correspond to one of the paper's, which is then drawn
         // once.
         let drawn = |row: &Row<'_>| row.who == ValueSource::Paper && row.config == cell.theirs;
         if let (Some(value), Some(base), false) = (cell.paper, their_base, rows.iter().any(drawn)) {
-            rows.push(row(ValueSource::Paper, cell.theirs, value, None, base));
+            let config = cell.theirs;
+            rows.push(row(
+                ValueSource::Paper,
+                config,
+                value,
+                None,
+                base,
+                their_ratio,
+            ));
         }
     }
     rows
@@ -153,10 +209,13 @@ fn one(out: &mut String, bar: &Row<'_>, y: f64, x: &dyn Fn(f64) -> f64) {
             x(hi / bar.base),
         );
     }
+    let ratio = bar.ratio.map_or_else(String::new, |(ratio, to)| {
+        format!(" ({} × {})", number(ratio), escape(to))
+    });
     let _infallible = writeln!(
         out,
-        "<text x=\"0\" y=\"{0:.1}\">{1}, {2}</text><text x=\"{3:.1}\" y=\"{0:.1}\">{4} (× {5})\
-         </text>",
+        "<text x=\"0\" y=\"{0:.1}\">{1}, {2}</text>\
+         <text x=\"{3:.1}\" y=\"{0:.1}\">{4}{ratio}</text>",
         y + ROW * 0.65,
         escape(bar.config),
         bar.who.word(),
@@ -165,6 +224,5 @@ fn one(out: &mut String, bar: &Row<'_>, y: f64, x: &dyn Fn(f64) -> f64) {
             ValueSource::Ours => number(bar.value),
             ValueSource::Paper => exact(bar.value),
         },
-        number(bar.value / bar.base),
     );
 }

@@ -58,8 +58,9 @@ pub fn page(provenance: &Provenance, parts: &[PaperPart<'_>], flames: &Flames) -
 
 const HOW_TO_READ: &str = "<p>Each of our figures is beside the paper's. The machines are more \
     than ten years apart, so verdicts are about the <em>quotient</em>: our ratio to our baseline, \
-    divided by the paper's ratio to its own. Bars show each value ÷ the first configuration's; \
-    classes are shares of the first configuration's total. Curves show absolute values; the \
+    divided by the paper's ratio to its own. A bar's length is its value ÷ the first \
+    configuration's, and a class is a share of the first configuration's total; in brackets is the \
+    ratio of the table below with its baseline. Curves show absolute values; the \
     paper's curve has the points that its text states.</p>\n";
 
 fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
@@ -139,14 +140,14 @@ fn drawn(part: &PaperPart<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_
             (Some(stem), _) if stems.contains(&stem) => {}
             (Some(stem), _) => {
                 stems.push(stem);
-                let classes = bars::classes(stem, cells, whole(part, cells, stem));
+                let classes = bars::classes(part, stem, cells, whole(part, cells, stem), index);
                 save(stem.trim_end_matches('.'), classes);
             }
             (None, Some(key)) => match curve::against(key, metric, cells) {
-                none if none.is_empty() => save(metric, bars::bars(metric, cells)),
+                none if none.is_empty() => save(metric, bars::bars(part, metric, cells, index)),
                 curves => save(metric, curves),
             },
-            (None, None) => save(metric, bars::bars(metric, cells)),
+            (None, None) => save(metric, bars::bars(part, metric, cells, index)),
         }
     }
     if let Some(of) = &item.distribution {

@@ -6,6 +6,7 @@ use crate::plan::{ColumnConfig, Ratio};
 use crate::runner::{ReproducedConfig, ReproducedConfigs, Samples, words};
 use std::collections::BTreeSet;
 
+mod bars;
 mod claims;
 mod screen;
 
@@ -184,41 +185,6 @@ fn curves_of_the_papers_are_curves_here() {
     ));
     assert_eq!(points(&of("figure 7")), 3 * 4 * axis("offered").len());
     assert!(!of("figure 8").contains("<circle"), "bars, at one rate");
-}
-
-#[test]
-fn the_total_is_the_base_of_its_classes() {
-    let paper = Paper::find("menon").unwrap();
-    let mut samples = Samples::default();
-    for (column, guest, driver) in [("menon-linux", 40e3, 0.0), ("menon-domain0", 10e3, 50e3)] {
-        let config = ColumnConfig::new(column, &[("offered", "5000")]);
-        let of = |part: &str, cycles| (format!("cycles_per_request.{part}"), cycles);
-        let parts = [of("guest", guest), of("driver", driver)];
-        let total = of("total", guest + driver);
-        samples.add(&config, 0, &parts.into_iter().chain([total]).collect());
-    }
-    let figures = samples.figures("menon");
-    let reproduced = ReproducedConfigs::from(
-        ["menon-linux", "menon-domain0"].map(|name| (name, ReproducedConfig::usual(name))),
-    );
-    let part = PaperPart {
-        paper: &paper,
-        reproduced: &reproduced,
-        figures: &figures,
-        window_s: 1.0,
-    };
-    let from = Provenance::collect("here".to_owned(), true);
-    let page = page(&from, &[part], &Flames::default());
-    let (bars, table) = section(&page, "figure 8").split_once("<table>").unwrap();
-    // All cycles of Linux belong to the guest, so its bar is the total.
-    let shares: Vec<&str> = bars.split("(× ").skip(1).collect();
-    let shares: Vec<&str> = shares
-        .iter()
-        .map(|s| s.split(')').next().unwrap())
-        .collect();
-    assert_eq!(shares, ["0", "1.25", "1.00", "0.250"], "{bars}");
-    assert!(!bars.contains("cycles_per_request.total"), "{bars}");
-    assert!(table.contains("title=\"cycles_per_request.total\">cycles per request: all</td>"));
 }
 
 #[test]
