@@ -64,6 +64,16 @@ struct Panel<'a> {
     marks: Vec<PaperMark<'a>>,
 }
 
+/// Returns a description of a configuration key, with its unit.
+fn axis_words(key: &str) -> &str {
+    match key {
+        "wires" => "number of NICs",
+        "buffer" => "the application's receive buffer, bytes",
+        "offered" => "offered requests per second",
+        other => other,
+    }
+}
+
 /// Draws the curves of one metric against a key. Returns an empty string if no configuration has
 /// two points.
 pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
@@ -107,7 +117,7 @@ pub(super) fn against(key: &str, metric: &str, cells: &[Cell<'_>]) -> String {
     let panel = |(who, curves)| Panel {
         who,
         metric,
-        axis: key,
+        axis: axis_words(key),
         curves,
         marks: Vec::new(),
     };
@@ -124,7 +134,10 @@ pub(super) fn distribution(
     let panel = Panel {
         who: ValueSource::Ours,
         metric,
-        axis: "at most",
+        axis: match metric.ends_with("_us") {
+            true => "at most, µs",
+            false => "at most",
+        },
         curves: (0..)
             .zip(shares)
             .map(|(style, (of, shares))| shares_of(of, style, shares))
@@ -368,6 +381,23 @@ mod tests {
     }
 
     #[test]
+    fn axes_have_descriptions() {
+        let figure = Figure::single("menon", "menon-linux", "throughput", 2.0);
+        let cells = ["1", "2"].map(|number| Cell {
+            config: format!("menon-linux@wires={number}"),
+            theirs: "menon-linux",
+            metric: "throughput".to_owned(),
+            ours: Some(&figure),
+            paper: None,
+            points: Vec::new(),
+            used_in_ratios: true,
+        });
+        let svg = against("wires", "throughput", &cells);
+        assert!(svg.contains(">number of NICs</text>"), "{svg}");
+        assert!(!svg.contains(">wires</text>"), "{svg}");
+    }
+
+    #[test]
     fn wide_axes_are_logarithmic() {
         let even = Scale::along(&[1.0, 4.0], 0.0, 100.0);
         assert_eq!(
@@ -394,6 +424,7 @@ mod tests {
         }];
         let svg = distribution("flush_within_us", &[("oi-da", shares)], mark);
         assert!(svg.contains("data-at=\"20\" data-value=\"0.25\""), "{svg}");
+        assert!(svg.contains(">at most, µs</text>"), "{svg}");
         assert!(
             svg.contains("data-who=\"paper\" data-value=\"33.17\""),
             "{svg}"

@@ -73,6 +73,7 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
         prose(&paper.differs),
         escape(&covered(figures)),
     );
+    out.push_str(&configurations(part));
     out.push_str(&flames.links(part.reproduced.keys()));
     let index = Index::new(figures);
     let counted = figures.iter().any(|figure| figure.metric == EVENTS_COUNTED);
@@ -120,6 +121,33 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
         }
     }
     out.push_str(&questions::table(part, &index));
+    out
+}
+
+/// Returns the list of the paper's configurations, each with its description and with our columns of
+/// other names that reproduce it.
+fn configurations(part: &PaperPart<'_>) -> String {
+    let mut out = "<dl>\n".to_owned();
+    for config in &part.paper.config {
+        let columns = part.reproduced.iter();
+        let also = columns.filter(|(column, other)| {
+            other.config == config.name.as_str() && **column != config.name.as_str()
+        });
+        let also: Vec<String> = also
+            .map(|(column, _)| format!("<code>{}</code>", escape(column)))
+            .collect();
+        let also = match also.is_empty() {
+            true => String::new(),
+            false => format!("; also {}", also.join(", ")),
+        };
+        let _infallible = writeln!(
+            out,
+            "<dt>{}</dt><dd>{}{also}</dd>",
+            escape(&config.name),
+            prose(&config.about)
+        );
+    }
+    out.push_str("</dl>\n");
     out
 }
 

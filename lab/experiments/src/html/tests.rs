@@ -364,6 +364,36 @@ fn an_item_shows_its_own_statement() {
 }
 
 #[test]
+fn every_configuration_has_a_description() {
+    for name in PAPERS {
+        let paper = Paper::find(name).unwrap();
+        let column = format!("{name}-other");
+        let reproduced = paper.config.iter().map(|config| config.name.as_str());
+        let reproduced = reproduced.map(|config| (config, ReproducedConfig::usual(config)));
+        let mut reproduced: ReproducedConfigs<'_> = reproduced.collect();
+        let first = &paper.config[0];
+        reproduced.insert(&column, ReproducedConfig::usual(&first.name));
+        let part = PaperPart {
+            paper: &paper,
+            reproduced: &reproduced,
+            figures: &[],
+            window_s: 1.0,
+        };
+        let here = Provenance::collect("here".to_owned(), false);
+        let page = page(&here, &[part], &Flames::default());
+        for config in &paper.config {
+            let also = match config == first {
+                true => format!("; also <code>{column}</code>"),
+                false => String::new(),
+            };
+            let about = prose(&config.about);
+            let line = format!("<dt>{}</dt><dd>{about}{also}</dd>\n", config.name);
+            assert!(page.contains(&line), "{line}");
+        }
+    }
+}
+
+#[test]
 fn every_item_is_shown_or_has_a_reason() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
