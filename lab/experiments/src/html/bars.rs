@@ -1,6 +1,7 @@
 //! Bar charts: our values beside the paper's. A bar's length is its value divided by the first one
 //! of its source. The ratio behind a value is the table's.
 
+use super::axis;
 use super::cell::{Cell, ValueSource, escape};
 use super::values::PaperPart;
 use super::verdicts::{self, ComparedRatio};
@@ -43,7 +44,8 @@ pub(super) fn bars(
         known.find(|value| *value > 0.0)
     };
     let bases = [first(&ours), first(&|cell| cell.paper)];
-    draw(metric, &rows(part, &of_metric, bases, index))
+    let all = rows(part, &of_metric, bases, index);
+    draw(metric, "× the first configuration's", &all)
 }
 
 /// Draws the bars of classes, one group for each: the metrics with prefix `stem`. `bases` holds the
@@ -76,15 +78,16 @@ pub(super) fn classes(
         }
         all.extend(group);
     }
-    draw(stem.trim_end_matches('.'), &all)
+    let title = stem.trim_end_matches('.');
+    draw(title, "× the first configuration's total", &all)
 }
 
 fn ours(cell: &Cell<'_>) -> Option<f64> {
     cell.ours.and_then(|figure| figure.value)
 }
 
-/// Returns the table's ratios of a value, ours and the paper's, each with its baseline. If the table
-/// has several, the result is the first one that was measured.
+/// Returns the table's ratios of a value, ours and the paper's, each with its baseline: the first
+/// ones that were measured.
 fn ratios<'a>(
     part: &PaperPart<'a>,
     cell: &Cell<'a>,
@@ -149,17 +152,18 @@ fn rows<'a>(
     rows
 }
 
-fn draw(title: &str, bars: &[Row<'_>]) -> String {
+/// Draws rows and the axis of their bars, which has this unit.
+fn draw(title: &str, unit: &str, bars: &[Row<'_>]) -> String {
     if bars.len() < 2 {
         return String::new();
     }
     let headings = bars.iter().filter(|bar| bar.heading.is_some()).count();
-    let height = ROW * ((bars.len() + headings) as f64 + 1.5);
+    let height = ROW * ((bars.len() + headings) as f64 + 3.0);
     let most = bars
         .iter()
         .map(|bar| bar.value.max(bar.range.map_or(0.0, |r| r.1)) / bar.base);
-    let most = most.fold(f64::MIN_POSITIVE, f64::max);
-    let x = |value: f64| NAMES + BARS * (value / most).clamp(0.0, 1.0);
+    let (end, step) = axis::rounded(most.fold(0.0, f64::max));
+    let x = |value: f64| NAMES + BARS * (value / end).clamp(0.0, 1.0);
     let mut out = format!(
         "<svg viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"{}\">\n\
          <text x=\"0\" y=\"{}\">{}</text>\n",
@@ -182,6 +186,23 @@ fn draw(title: &str, bars: &[Row<'_>]) -> String {
         }
         one(&mut out, bar, y, &x);
         y += ROW;
+    }
+    let _infallible = writeln!(
+        out,
+        "<path class=\"axis\" d=\"M{NAMES} {y:.1} h{BARS}\"/>\
+         <text x=\"{}\" y=\"{:.1}\">{unit}</text>",
+        NAMES + BARS + 32.0,
+        y + 17.0,
+    );
+    for value in axis::linear(end, step) {
+        let _infallible = writeln!(
+            out,
+            "<path class=\"axis\" d=\"M{0:.1} {y:.1} v4\"/>\
+             <text class=\"middle\" x=\"{0:.1}\" y=\"{1:.1}\">{2}</text>",
+            x(value),
+            y + 17.0,
+            axis::label(value, step)
+        );
     }
     out.push_str("</svg>\n");
     out

@@ -1,6 +1,7 @@
 //! Curves: a metric against a key of the configurations, or a cumulative distribution. The paper's
 //! panel, with the values that its text states, is beside ours. Each panel has a separate axis.
 
+use super::axis;
 use super::cell::{Cell, ValueSource, escape};
 use figures::metric::words;
 use figures::report::{Figure, exact, number};
@@ -237,12 +238,14 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
     let (from, to, bottom) = (left + LEFT, left + width - RIGHT, TOP + PLOT);
     let points = || panel.curves.iter().flat_map(|curve| &curve.points);
     let marks = panel.marks.iter().map(|mark| mark.value);
-    let mut places: Vec<f64> = points().map(|point| point.x).chain(marks).collect();
+    let measured: Vec<f64> = points().map(|point| point.x).collect();
+    let places: Vec<f64> = measured.iter().copied().chain(marks).collect();
     let most = points().map(|p| p.range.map_or(p.y, |(_, hi)| hi.max(p.y)));
     let across = Scale::along(&places, from, to);
+    let (end, step) = axis::rounded(most.fold(0.0, f64::max));
     let up = Scale {
         lo: 0.0,
-        hi: most.fold(f64::MIN_POSITIVE, f64::max),
+        hi: end,
         log: false,
         from: bottom,
         to: TOP,
@@ -254,17 +257,18 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
         escape(&words(panel.metric)),
         panel.who.word(),
     );
-    for share in [0.0, 0.5, 1.0] {
-        let (value, y) = (up.hi * share, bottom - PLOT * share + 4.0);
+    for value in axis::linear(end, step) {
+        let y = up.at(value);
         let _infallible = writeln!(
             out,
-            "<text class=\"end\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+            "<path class=\"axis\" d=\"M{from} {y:.1} h-4\"/>\
+             <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             from - 6.0,
-            number(value)
+            y + 4.0,
+            axis::label(value, step)
         );
     }
-    places.sort_by(f64::total_cmp);
-    ticks(out, &places, &across, bottom);
+    ticks(out, &round_places(measured, &across), &across, bottom);
     let _infallible = writeln!(
         out,
         "<text class=\"end\" x=\"{to}\" y=\"{}\">{}</text>",
@@ -290,6 +294,28 @@ fn one(out: &mut String, panel: &Panel<'_>, left: f64, width: f64) {
     }
 }
 
+/// Returns the ticks of the x-axis of these values: round ones, or the values if all are sizes in
+/// whole kilobytes.
+fn round_places(mut measured: Vec<f64>, across: &Scale) -> Vec<f64> {
+    if measured.iter().all(|value| is_size(*value)) {
+        measured.sort_by(f64::total_cmp);
+        return measured;
+    }
+    if across.log {
+        return axis::logarithmic(across.lo, across.hi);
+    }
+    let step = axis::step(across.hi);
+    let step = match measured.iter().all(|value| value.fract() == 0.0) {
+        true => step.max(1.0),
+        false => step,
+    };
+    axis::linear(across.hi, step)
+}
+
+fn is_size(value: f64) -> bool {
+    value >= 1024.0 && value % 1024.0 == 0.0
+}
+
 /// Draws the labels below an axis, and omits those that do not fit.
 fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
     let mut free = f64::MIN;
@@ -311,8 +337,8 @@ fn ticks(out: &mut String, places: &[f64], across: &Scale, bottom: f64) {
 /// Formats a value of an axis. Powers of two have a unit suffix.
 fn short(value: f64) -> String {
     match value {
-        kb if kb >= 1024.0 && kb % 1024.0 == 0.0 => format!("{}K", kb / 1024.0),
-        whole if whole.fract() == 0.0 => format!("{whole}"),
+        size if is_size(size) => format!("{}K", size / 1024.0),
+        whole if whole.fract() == 0.0 && whole < 999.5 => format!("{whole}"),
         other => number(other),
     }
 }
@@ -395,6 +421,21 @@ mod tests {
         let svg = against("wires", "throughput", &cells);
         assert!(svg.contains(">number of NICs</text>"), "{svg}");
         assert!(!svg.contains(">wires</text>"), "{svg}");
+        let ticks = svg
+            .split("</text>")
+            .filter_map(|text| text.split('>').next_back());
+        let ticks: Vec<&str> = ticks.filter(|text| text.parse::<f64>().is_ok()).collect();
+        let (up, across) = (["0", "0.5", "1.0", "1.5", "2.0"], ["0", "1", "2"]);
+        assert_eq!(ticks, [&up[..], &across[..]].concat());
+    }
+
+    #[test]
+    fn sizes_are_ticks_themselves() {
+        let sizes = [8192.0, 1024.0, 262_144.0];
+        let across = Scale::along(&sizes, 0.0, 100.0);
+        let ticks = round_places(sizes.to_vec(), &across);
+        assert_eq!(ticks, [1024.0, 8192.0, 262_144.0]);
+        assert_eq!(short(8192.0), "8K");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! themes, and without scripts or external resources. Every drawn value is also an attribute
 //! (`data-config`, `data-metric`, `data-who`, `data-value`), so that a program can read the page.
 
+mod axis;
 mod bars;
 mod cell;
 mod contents;
@@ -124,7 +125,7 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
     out
 }
 
-/// Returns the list of the paper's configurations, each with its description and with our columns of
+/// Returns the list of the paper's configurations, each with its description and our columns of
 /// other names that reproduce it.
 fn configurations(part: &PaperPart<'_>) -> String {
     let mut out = "<dl>\n".to_owned();

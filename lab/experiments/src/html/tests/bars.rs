@@ -32,8 +32,10 @@ fn the_total_is_the_base_of_its_classes() {
         width.split('"').next().unwrap().parse::<f64>().unwrap()
     });
     let widths: Vec<f64> = widths.collect();
-    let shares: Vec<f64> = widths.iter().map(|width| width / widths[2]).collect();
-    assert_eq!(shares, [0.0, 1.25, 1.0, 0.25], "{bars}");
+    let shares = widths.iter().map(|width| width / widths[2]);
+    let shares: Vec<f64> = shares.map(|share| (share * 100.0).round()).collect();
+    assert_eq!(shares, [0.0, 125.0, 100.0, 25.0], "{bars}");
+    assert!(bars.contains(">1.5</text>"), "the axis' end: {bars}");
     assert!(!bars.contains(" × "), "the table has no ratio: {bars}");
     assert!(!bars.contains("cycles_per_request.total"), "{bars}");
     assert!(table.contains("title=\"cycles_per_request.total\">cycles per request: all</td>"));
