@@ -141,8 +141,8 @@ impl Samples {
 /// Reason why a ratio of counts was not measured: one of them is 0 in every round.
 const NONE_OCCURRED: &str = "none occurred";
 
-/// Returns whether there are samples and every one is 0. The ratio of such samples has no size, so a
-/// verdict on its side would depend only on the side of the paper's ratio.
+/// Returns whether there are samples and every one is 0. Their ratio has no size, so a verdict on
+/// its side would depend only on the side of the paper's ratio.
 fn never_occurred(series: &[Option<f64>]) -> bool {
     let mut samples = series.iter().flatten().peekable();
     samples.peek().is_some() && samples.all(|value| *value == 0.0)

@@ -82,8 +82,8 @@ pub fn files(
     Ok(written)
 }
 
-/// Returns the index of the domain `name`. The name may be the last part of a domain's name, such as
-/// `driver` for `lane/driver`, if no other domain's name ends with it.
+/// Returns the index of the domain `name`. The name may be the last part of a domain's name, such
+/// as `driver` for `lane/driver`, if no other domain's name ends with it.
 ///
 /// # Errors
 /// Returns an error with the possible names if no domain or several domains have this name.
