@@ -71,7 +71,7 @@ fn small_frames_are_reported_with_their_settings() {
 fn demo_runs_with_a_soft_nic() {
     let _alone = run_alone();
     let place = TestDir::with_machine();
-    let run = place.run(&["demo", "--nic", "soft", "--quick", "--json"]);
+    let run = place.run(&["demo", "--nic", "soft", "--json"]);
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
     for config in ["grantway@dir=to_guest", "grantway@dir=from_guest"] {

@@ -5,6 +5,7 @@ use crate::machine::Machine;
 use crate::processes::{domain, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, WIRE, carry_files, config, ping_every_way};
 use crate::queues::{count, driver};
+use crate::reload::{ask, socket};
 use serde_json::{Value, json};
 use std::time::Duration;
 use testing::wait_until;
@@ -140,8 +141,11 @@ fn dedicated_queues_survive_page_recycling() {
         let pool = &stat[guest]["vifs"]["0"]["pool"];
         println!("{guest}: {pool}");
         assert_eq!(pool["pages"], 256 + 64, "{guest}: {pool}");
-        assert!(count(&pool["revoked"]) > 0, "{guest}: {pool}");
-        assert!(count(&pool["granted_anew"]) > 0, "{guest}: {pool}");
+        if guest == "web" {
+            // `db` receives no stream from the wire.
+            assert!(count(&pool["revoked"]) > 0, "{pool}");
+            assert!(count(&pool["granted_anew"]) > 0, "{pool}");
+        }
     }
     machine.end();
 }
@@ -174,9 +178,13 @@ fn idle_driver_and_device_cost_no_cpu() {
             return;
         };
         ping_every_way(&machine);
+        let socket = socket(&machine);
         let cpu_ns = || {
+            // `grantway status` would make the driver domain answer.
+            let status = ask(&socket, &json!({ "op": "status" }));
             ["driver", DEVICE].map(|name| {
-                let found = domain(&machine, name);
+                let mut domains = status["domains"].as_array().unwrap().iter();
+                let found = domains.find(|domain| domain["name"] == name).unwrap();
                 let keys = ["cpu_ns", "agent_cpu_ns", "worker_cpu_ns"];
                 keys.map(|key| count(&found[key])).iter().sum::<u64>()
             })

@@ -16,7 +16,7 @@ const RATE: f64 = 100_000.0;
 const BURST: f64 = 20_000.0;
 const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
 
-/// The places of a wire, of a port on this system, and of a guest without a limit.
+/// Names of the places that send: a wire, a port on this system, and a guest without a limit.
 const SENDERS: [&str; 3] = ["wire0", "host0", "free"];
 /// Limits of further guests, Mbit/s.
 const RATES: [f64; 3] = [10.0, 50.0, 100.0];
@@ -191,7 +191,7 @@ fn one_stream_from_any_sender_reaches_each_limit() {
     let senders = SENDERS.iter().map(|name| (*name).to_owned());
     let limited = RATES.iter().map(|mbps| format!("g{mbps}"));
     let names: Vec<String> = senders.chain(limited).collect();
-    let machine = Machine::start(&["ping"], &names, |paths| with_rates(&names, paths));
+    let machine = Machine::start_alone(&["ping"], &names, |paths| with_rates(&names, paths));
     let Some(machine) = machine else { return };
     for from in 0..SENDERS.len() {
         reach_the_limits(&machine, from);

@@ -327,36 +327,6 @@ fn a_new_owner_of_an_address_is_reachable() {
     machine.end();
 }
 
-/// A new namespace that has the name of an attached one is not attached.
-#[test]
-fn a_different_namespace_of_the_name_is_skipped() {
-    let Some(mut machine) = empty(&["ip", "ping"]) else {
-        return;
-    };
-    let name = format!("left-{}", std::process::id());
-    let ip = |args: &[&str]| Command::new("ip").args(args).status().unwrap().success();
-    assert!(ip(&["netns", "add", &name]));
-    machine.ask(&["attach", "other", "--netns", &name, "--ip", "10.0.0.9/24"]);
-    attach(&machine, 0);
-    assert!(kill(core(&machine)));
-    machine.has_died();
-    assert!(ip(&["netns", "delete", &name]) && ip(&["netns", "add", &name]));
-    machine.start_again();
-    wait_until("the skipped guest is not reported", || {
-        log(&machine).contains("other: was attached before, and is not reattached: ")
-    });
-    wait_until("the other guest is not attached", || {
-        domains(&machine).contains(&NAMES[0].to_owned())
-    });
-    let inside = Command::new("ip")
-        .args(["netns", "exec", &name, "ip", "link"])
-        .output();
-    let inside = text(&inside.unwrap().stdout);
-    assert!(ip(&["netns", "delete", &name]));
-    assert!(!inside.contains("eth0"), "{inside}");
-    machine.end();
-}
-
 /// A network namespace with a name. It is deleted when this value is dropped.
 struct NamedNetns<'a>(&'a str);
 
@@ -374,6 +344,35 @@ impl Drop for NamedNetns<'_> {
             .args(["netns", "delete", self.0])
             .status();
     }
+}
+
+/// A new namespace that has the name of an attached one is not attached.
+#[test]
+fn a_different_namespace_of_the_name_is_skipped() {
+    let Some(mut machine) = empty(&["ip", "ping"]) else {
+        return;
+    };
+    let name = format!("left-{}", std::process::id());
+    let named = NamedNetns::new(&name);
+    machine.ask(&["attach", "other", "--netns", &name, "--ip", "10.0.0.9/24"]);
+    attach(&machine, 0);
+    assert!(kill(core(&machine)));
+    machine.has_died();
+    drop(named);
+    let _named = NamedNetns::new(&name);
+    machine.start_again();
+    wait_until("the skipped guest is not reported", || {
+        log(&machine).contains("other: was attached before, and is not reattached: ")
+    });
+    wait_until("the other guest is not attached", || {
+        domains(&machine).contains(&NAMES[0].to_owned())
+    });
+    let inside = Command::new("ip")
+        .args(["netns", "exec", &name, "ip", "link"])
+        .output();
+    let inside = text(&inside.unwrap().stdout);
+    assert!(!inside.contains("eth0"), "{inside}");
+    machine.end();
 }
 
 /// A namespace is deleted and created again under the same name while the machine runs.

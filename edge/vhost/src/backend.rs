@@ -269,7 +269,7 @@ impl<S: VhostSystem> VhostBackend<S> {
                 }
                 Err(refusal) => {
                     (self.print)(format_args!("vhost-user: {refusal}"));
-                    // The next turn requests another connection.
+                    // netd sends one connection for each request, and this one is lost.
                     self.has_requested = false;
                     self.read_soon();
                 }

@@ -15,20 +15,31 @@ use std::time::{Duration, Instant};
 /// Interval of attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The time of the next attempt for each device whose domain has requested a connection.
+/// The attempts for devices.
 #[derive(Debug, Default)]
-pub(crate) struct DialSchedule(BTreeMap<u32, Instant>);
+pub(crate) struct DialSchedule {
+    /// Time of the next attempt for each device whose domain has requested a connection.
+    due: BTreeMap<u32, Instant>,
+    /// Time of the last attempt. A domain or monitor that ends every connection gets no more
+    /// attempts than one that is absent.
+    last: BTreeMap<u32, Instant>,
+}
 
 impl DialSchedule {
-    /// Schedules an immediate attempt, because the domain has requested a connection, or may have
-    /// requested one from the previous netd.
+    /// Schedules an attempt, because the domain has requested a connection, or may have requested
+    /// one from the previous netd. The attempt is immediate, but not sooner than an interval after
+    /// the last one.
     pub(crate) fn schedule(&mut self, dev: u32) {
-        self.0.insert(dev, Instant::now());
+        let now = Instant::now();
+        let last = self.last.get(&dev);
+        let due = last.map_or(now, |last| now.max(*last + RETRY_INTERVAL));
+        self.due.insert(dev, due);
     }
 
     /// Cancels the attempts for a closed device.
     pub(crate) fn remove(&mut self, dev: u32) {
-        self.0.remove(&dev);
+        self.due.remove(&dev);
+        self.last.remove(&dev);
     }
 
     /// Reads a request from a device's link.
@@ -41,15 +52,16 @@ impl DialSchedule {
 
     /// Returns the time until the next attempt, or `None` if no domain has requested a connection.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        let next = self.0.values().min();
+        let next = self.due.values().min();
         next.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
     /// Makes the attempts that are due, and sends the connections to the domains.
     pub(crate) fn dial(&mut self, devs: &NetDevs, broker: &Broker) {
         let now = Instant::now();
-        self.0.retain(|dev, due| {
-            let dev = devs.get(*dev);
+        let Self { due, last } = self;
+        due.retain(|number, due| {
+            let dev = devs.get(*number);
             let Some(NetDev::VhostUser(path, Some(link))) = dev.as_deref() else {
                 return false;
             };
@@ -57,6 +69,7 @@ impl DialSchedule {
                 return true;
             }
             *due = now + RETRY_INTERVAL;
+            last.insert(*number, now);
             let made = broker.connect(path);
             !made.is_ok_and(|made| send(link, &made).is_ok())
         });
@@ -92,7 +105,7 @@ mod tests {
     use testing::wait_until;
 
     /// The number of the device.
-    const UNIT: u32 = 1;
+    const DEV: u32 = 1;
 
     /// Returns the description of a machine with one virtual machine, whose monitor listens.
     fn machine(path: &Path) -> OwnedFd {
@@ -134,16 +147,19 @@ mod tests {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (domain, link) = pair.unwrap();
         let device = Arc::new(NetDev::VhostUser(path.display().to_string(), Some(link)));
-        let units = NetDevs::default();
-        units.lock().insert(UNIT, Arc::clone(&device));
+        let devs = NetDevs::default();
+        devs.lock().insert(DEV, Arc::clone(&device));
         let mut dials = DialSchedule::default();
         for life in ["first", "second"] {
-            dials.read_request(UNIT, device.link().unwrap());
+            dials.read_request(DEV, device.link().unwrap());
             assert_eq!(dials.next_timeout(), None, "no request, {life} life");
             rustix::io::write(&domain, b"C").unwrap();
-            dials.read_request(UNIT, device.link().unwrap());
-            assert_eq!(dials.next_timeout(), Some(Duration::ZERO));
-            dials.dial(&units, &broker);
+            dials.read_request(DEV, device.link().unwrap());
+            let pause = dials.next_timeout();
+            assert!(pause.is_some_and(|pause| pause <= RETRY_INTERVAL));
+            assert_eq!(pause == Some(Duration::ZERO), life == "first");
+            std::thread::sleep(RETRY_INTERVAL);
+            dials.dial(&devs, &broker);
             let pause = dials.next_timeout();
             assert!(pause.is_some_and(|pause| pause <= RETRY_INTERVAL));
             assert!(received(&domain).is_none());
@@ -151,7 +167,7 @@ mod tests {
             let listener = UnixListener::bind(&path).unwrap();
             listener.set_nonblocking(true).unwrap();
             wait_until("no connection is made", || {
-                dials.dial(&units, &broker);
+                dials.dial(&devs, &broker);
                 dials.next_timeout().is_none()
             });
             let connection = received(&domain).unwrap();
@@ -160,7 +176,7 @@ mod tests {
             let mut bytes = vec![0; life.len()];
             accepted.read_exact(&mut bytes).unwrap();
             assert_eq!(bytes, life.as_bytes());
-            dials.dial(&units, &broker);
+            dials.dial(&devs, &broker);
             listener
                 .accept()
                 .expect_err("one connection for one request");
@@ -171,10 +187,10 @@ mod tests {
     #[test]
     fn a_closed_device_gets_no_connection() {
         let mut dials = DialSchedule::default();
-        dials.schedule(UNIT);
-        dials.remove(UNIT);
+        dials.schedule(DEV);
+        dials.remove(DEV);
         assert_eq!(dials.next_timeout(), None);
-        dials.schedule(UNIT);
+        dials.schedule(DEV);
         dials.dial(&NetDevs::default(), &Broker::in_a_thread());
         assert_eq!(dials.next_timeout(), None, "the device does not exist");
     }

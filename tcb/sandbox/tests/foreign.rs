@@ -27,9 +27,12 @@ impl AddedHugePage {
         let wanted = before + 1;
         let failed = |error| format!("{HUGE_PAGES}: {error}");
         fs::write(HUGE_PAGES, wanted.to_string()).map_err(failed)?;
-        match Self::pool()? >= wanted {
-            true => Ok(Self),
-            false => Err("memory for a page of 2 MB".into()),
+        match Self::pool() {
+            Ok(now) if now >= wanted => Ok(Self),
+            _ => {
+                fs::write(HUGE_PAGES, before.to_string()).map_err(failed)?;
+                Err("memory for a page of 2 MB".into())
+            }
         }
     }
 
@@ -44,8 +47,9 @@ impl AddedHugePage {
 
 impl Drop for AddedHugePage {
     fn drop(&mut self) {
-        let now = Self::pool().unwrap();
-        fs::write(HUGE_PAGES, (now - 1).to_string()).unwrap();
+        if let Ok(now) = Self::pool() {
+            let _ = fs::write(HUGE_PAGES, now.saturating_sub(1).to_string());
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use netdev::netns::in_netns;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{require, wait_until};
+use testing::{require, wait_for, wait_until};
 
 /// Feature bit of mergeable receive buffers.
 const MRG_RXBUF: u64 = 1 << 15;
@@ -135,8 +135,10 @@ fn streams_outlive_every_process_but_the_vms() {
     let mut next = boot(&machine, "next", &socket, &off);
     next.wait_until_up();
     wait_until("no answer to a ping", || answers(&machine));
-    let features = machine.ask(&["status"])["vms"][0]["features"].as_u64();
-    assert_eq!(features.map(|bits| bits & MRG_RXBUF), Some(0));
+    let features = wait_for("the shim does not report its features", || {
+        machine.ask(&["status"])["vms"][0]["features"].as_u64()
+    });
+    assert_eq!(features & MRG_RXBUF, 0);
     exchanges_files(&machine);
     assert_eq!(holders(&machine, next.pid()), Vec::<String>::new());
     machine.end();

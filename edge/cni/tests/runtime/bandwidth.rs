@@ -117,7 +117,7 @@ fn stream(from: &Limited, to: &Limited, bits_min: f64) {
 /// Excess packets wait, so that one stream reaches most of the limit.
 #[test]
 fn a_stream_reaches_a_containers_limit() {
-    const RATE: u32 = 80_000_000;
+    const RATE: u32 = 20_000_000;
     let Some(mut machine) = Machine::up() else {
         return;
     };

@@ -22,7 +22,7 @@ struct ClaimLine {
 pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
     let mut out = "<h2 id=\"claims\">Main claims</h2>\n<table class=\"claims\">\
                    <tr><th>paper</th><th>claim</th><th>paper's ratio</th><th>NIC</th>\
-                   <th>our ratio</th><th>verdict</th><th>why</th></tr>\n"
+                   <th>our ratio</th><th>verdict</th><th>why, in our runs</th></tr>\n"
         .to_owned();
     for part in parts {
         let index = Index::new(part.figures);

@@ -345,6 +345,12 @@ impl Paper {
                     let metric = &value.metric;
                     return Err(format!("`{name}`, {metric}: `value`, or `ratio` and `to`"));
                 }
+                if value.comparable_on.is_some() && value.not_comparable.is_none() {
+                    let metric = &value.metric;
+                    return Err(format!(
+                        "`{name}`, {metric}: `comparable_on` needs `not_comparable`"
+                    ));
+                }
             }
         }
         for claim in &self.claim {

@@ -101,7 +101,8 @@ impl Samples {
         }
         let of = |side| self.series(side, theirs.metric);
         let (ours, base) = (of(config)?, of(&other)?);
-        if never_occurred(ours) || never_occurred(base) {
+        let is_count = COUNTS.contains(&theirs.metric);
+        if is_count && (never_occurred(ours) || never_occurred(base)) {
             let full = config.name();
             return Some(Figure::not_measurable(plan, &full, &name, NONE_OCCURRED));
         }
@@ -138,11 +139,13 @@ impl Samples {
     }
 }
 
+/// Counts of events that may never occur, and their shares.
+const COUNTS: [&str; 2] = ["sacks", "sack_share"];
 /// Reason why a ratio of counts was not measured: one of them is 0 in every round.
 const NONE_OCCURRED: &str = "none occurred";
 
-/// Returns whether there are samples and every one is 0. Their ratio has no size, so a verdict on
-/// its side would depend only on the side of the paper's ratio.
+/// Returns whether there are samples of a count and every one is 0. No events in a few rounds do not
+/// show that none occur, so neither side of 1 is supported.
 fn never_occurred(series: &[Option<f64>]) -> bool {
     let mut samples = series.iter().flatten().peekable();
     samples.peek().is_some() && samples.all(|value| *value == 0.0)

@@ -153,7 +153,7 @@ impl Core {
         controls: bool,
     ) -> RequestResult {
         let open = self.devs.kept.get(&dev);
-        let fd = open.and_then(|dev| dev.given(place));
+        let fd = open.and_then(|open| open.given(place));
         let fd = fd.ok_or_else(|| format!("device {dev} has no descriptor {place}"))?;
         let device = DomainDevice {
             control: controls.then(|| NetdTap::control(&self.control, dev)),
@@ -352,7 +352,7 @@ impl Core {
         self.umem(&socket)?;
         let kept = self.devs.kept.get(&control.dev);
         let (first, frames) = (socket.first_frame, socket.frames);
-        let fds = kept.map_or(&[][..], |dev| &dev.fds);
+        let fds = kept.map_or(&[][..], |kept| &kept.fds);
         // For a PCI device, the domain receives the descriptor of the interrupt, and a mapping of
         // the registers.
         let (fd, mapped_fd) = match (socket.is_pci, fds) {

@@ -378,11 +378,14 @@ mod tests {
 
     #[test]
     fn a_number_of_nics_without_a_name_is_one() {
-        let columns = plan("menon").column.into_iter();
-        let unnamed: Vec<_> = columns.filter(|column| column.wires.len() == 1).collect();
-        assert!(unnamed.iter().any(|column| column.paper.is_some()));
-        for column in unnamed {
-            assert_eq!(column.wires, [1], "{}", column.name);
+        for name in ["hatori", "sccp", "oi", "ram", "menon"] {
+            let columns = plan(name).column.into_iter();
+            let unnamed = columns.filter(|column| column.wires.len() == 1);
+            let reproduced: Vec<_> = unnamed.filter(|column| column.paper.is_some()).collect();
+            assert!(!reproduced.is_empty(), "{name}");
+            for column in reproduced {
+                assert_eq!(column.wires, [1], "{name}: {}", column.name);
+            }
         }
     }
 

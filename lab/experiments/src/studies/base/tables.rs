@@ -415,8 +415,8 @@ fn ratio_table(figures: &[Figure]) -> String {
     )
 }
 
-/// Returns the table of figures that the plan compares with a bound. Ratios and differences, which
-/// may have bounds, too, are in [`ratio_table`].
+/// Returns the table of figures that the plan compares with a bound. Ratios and differences may have
+/// bounds, too; [`ratio_table`] has them.
 fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
     let mut rows = Vec::new();
     for bar in &plan.threshold {
@@ -425,7 +425,12 @@ fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
         }
         let is_judged = |figure: &&Figure| {
             let column = figure.config.split('@').next().unwrap_or_default();
-            figure.metric == bar.metric && names_column(&bar.column, column)
+            let keys = ColumnConfig::keys_of(&figure.config);
+            let has = |(key, value): (&String, &String)| keys.get(&**key) == Some(&&**value);
+            figure.verdict.is_some()
+                && figure.metric == bar.metric
+                && names_column(&bar.column, column)
+                && bar.keys.iter().all(has)
         };
         for figure in figures.iter().filter(is_judged) {
             rows.push(vec![
