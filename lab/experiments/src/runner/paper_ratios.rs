@@ -144,8 +144,8 @@ const COUNTS: [&str; 2] = ["sacks", "sack_share"];
 /// Reason why a ratio of counts was not measured: one of them is 0 in every round.
 const NONE_OCCURRED: &str = "none occurred";
 
-/// Returns whether there are samples of a count and every one is 0. No events in a few rounds do not
-/// show that none occur, so neither side of 1 is supported.
+/// Returns whether there are samples of a count and every one is 0. No events in a few rounds do
+/// not show that none occur, so neither side of 1 is supported.
 fn never_occurred(series: &[Option<f64>]) -> bool {
     let mut samples = series.iter().flatten().peekable();
     samples.peek().is_some() && samples.all(|value| *value == 0.0)

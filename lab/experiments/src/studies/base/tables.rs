@@ -415,8 +415,8 @@ fn ratio_table(figures: &[Figure]) -> String {
     )
 }
 
-/// Returns the table of figures that the plan compares with a bound. Ratios and differences may have
-/// bounds, too; [`ratio_table`] has them.
+/// Returns the table of figures that the plan compares with a bound. Ratios and differences may
+/// have bounds, too; [`ratio_table`] has them.
 fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
     let mut rows = Vec::new();
     for bar in &plan.threshold {
