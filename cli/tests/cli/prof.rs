@@ -149,6 +149,14 @@ fn a_recorded_machine_is_shown_in_every_form() {
         run.code == 2 && run.err.contains("known domains: "),
         "{run:?}"
     );
+    for command in [&["report"][..], &["annotate", "copy"]] {
+        let class = ["a.prof", "--class", "copies"];
+        let run = place.run(&[&["prof"], command, &class].concat());
+        assert!(
+            run.code == 2 && run.err.contains("; classes: xen, "),
+            "{run:?}"
+        );
+    }
 
     let top = &lines(&top)[0];
     assert!(top["domains"]["driver"]["cpu"].is_number(), "{top}");

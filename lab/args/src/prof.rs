@@ -80,6 +80,9 @@ pub enum Prof {
         /// Only this domain
         #[arg(long)]
         domain: Option<String>,
+        /// Only samples of this class of the thesis
+        #[arg(long)]
+        class: Option<String>,
         /// The part of the session
         #[command(flatten)]
         part: Part,
@@ -240,6 +243,9 @@ pub struct Functions {
     /// Only this domain
     #[arg(long)]
     pub domain: Option<String>,
+    /// Only samples of this class
+    #[arg(long)]
+    pub class: Option<String>,
     /// Number of functions per domain; 0: none
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub functions: usize,

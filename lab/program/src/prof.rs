@@ -108,9 +108,17 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             function,
             file,
             domain,
+            class,
             part,
         } => {
-            annotate(&read(file, part)?, function, domain.as_deref(), json)?;
+            let rules = Rules::thesis();
+            let session = of_class(
+                read(file, part)?,
+                &rules,
+                Classing::Nearest,
+                class.as_deref(),
+            )?;
+            annotate(&session, function, domain.as_deref(), json)?;
         }
         Prof::Flame {
             file,
@@ -212,9 +220,11 @@ fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<
         rules(view.classing.rules.as_ref())?,
         classing(&view.classing),
     );
+    let session = of_class(session, &rules, classing, functions.class.as_deref())?;
     let mut text = Vec::new();
     let listing = Listing {
         selection: Some(&selection),
+        class: functions.class.as_deref(),
         domain: functions.domain.as_deref(),
         most: functions.functions,
         children: functions.children,
@@ -227,6 +237,19 @@ fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<
     };
     show::report(&session, &rules, classing, form, &listing, &mut text)?;
     output::print(&String::from_utf8_lossy(&text))
+}
+
+/// Reduces a session to a class, if the user names one.
+fn of_class(
+    session: Session,
+    rules: &Rules,
+    classing: Classing,
+    class: Option<&str>,
+) -> anyhow::Result<Session> {
+    match class {
+        Some(class) => xenoprof::select::of_class(session, rules, classing, class),
+        None => Ok(session),
+    }
 }
 
 /// Returns the extension of files in a format of another tool.

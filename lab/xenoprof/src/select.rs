@@ -1,5 +1,7 @@
-//! A part of a session: the samples of some threads, or of some of the time.
+//! A part of a session: the samples of some threads, of some of the time, or of a class.
 
+use crate::attribute::rules::Rules;
+use crate::attribute::{Classing, stacks_of_class};
 use crate::model::{Sample, Session};
 use figures::{Failure, clean};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,30 +88,11 @@ impl Selection {
         }
         let is_selected = self.threads_of(&session)?;
         let (from_ns, to_ns) = self.bounds(session.head.ran_ns)?;
-        let before = by_domain(&session);
-        session.samples.retain_mut(|sample| {
+        reduce(&mut session, &self.text([from_ns, to_ns]), |sample| {
             let keeps = (from_ns..to_ns).contains(&sample.0) && is_selected(sample);
             sample.0 = sample.0.saturating_sub(from_ns);
             keeps
-        });
-        let what = self.text([from_ns, to_ns]);
-        if session.samples.is_empty() {
-            return Err(Failure::Usage(format!("no samples of {what}")).into());
-        }
-        let after = by_domain(&session);
-        for (index, domain) in session.domains.iter_mut().enumerate() {
-            let of = |counts: &BTreeMap<usize, u64>| counts.get(&index).copied().unwrap_or(0);
-            let part = |ns: u64| {
-                let ns = u128::from(ns) * u128::from(of(&after)) / u128::from(of(&before).max(1));
-                u64::try_from(ns).unwrap_or(u64::MAX)
-            };
-            domain.cpu_ns = domain.cpu_ns.map(part);
-            domain.agent_ns = None;
-            domain.ledger = None;
-            domain.traffic = None;
-            domain.buffer = None;
-        }
-        session.losses.clear();
+        })?;
         session.markers.retain_mut(|marker| {
             let overlaps = marker.from_ns < to_ns && marker.to_ns >= from_ns;
             marker.from_ns = marker.from_ns.max(from_ns).saturating_sub(from_ns);
@@ -120,11 +103,6 @@ impl Selection {
         head.started_raw_ns = head.started_raw_ns.saturating_add(from_ns);
         head.started_unix_ns = head.started_unix_ns.saturating_add(from_ns);
         head.ran_ns = to_ns.saturating_sub(from_ns);
-        head.notes.push(format!(
-            "only {what}: CPU time is the part of each domain's exact time that corresponds to its \
-             share of samples; packets, the hop ledger and lost samples are known only of the \
-             whole session"
-        ));
         Ok(session)
     }
 
@@ -175,6 +153,60 @@ impl Selection {
     }
 }
 
+/// Reduces a session to the samples of a class, as [`Selection::apply`] reduces it.
+///
+/// # Errors
+/// Returns an error if no class has this name, or it has no samples.
+pub fn of_class(
+    mut session: Session,
+    rules: &Rules,
+    classing: Classing,
+    class: &str,
+) -> anyhow::Result<Session> {
+    let Some(index) = rules.classes().iter().position(|name| name == class) else {
+        let (class, known) = (clean::line(class), rules.classes().join(", "));
+        return Err(Failure::Usage(format!("no class `{class}`; classes: {known}")).into());
+    };
+    let stacks = stacks_of_class(&session, rules, classing, index);
+    reduce(&mut session, &format!("class {class}"), |sample| {
+        stacks.contains(&(sample.2, sample.3))
+    })?;
+    Ok(session)
+}
+
+/// Keeps the samples for which `keeps` returns true. `what` describes them.
+fn reduce(
+    session: &mut Session,
+    what: &str,
+    keeps: impl FnMut(&mut Sample) -> bool,
+) -> anyhow::Result<()> {
+    let before = by_domain(session);
+    session.samples.retain_mut(keeps);
+    if session.samples.is_empty() {
+        return Err(Failure::Usage(format!("no samples of {what}")).into());
+    }
+    let after = by_domain(session);
+    for (index, domain) in session.domains.iter_mut().enumerate() {
+        let of = |counts: &BTreeMap<usize, u64>| counts.get(&index).copied().unwrap_or(0);
+        let part = |ns: u64| {
+            let ns = u128::from(ns) * u128::from(of(&after)) / u128::from(of(&before).max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        domain.cpu_ns = domain.cpu_ns.map(part);
+        domain.agent_ns = None;
+        domain.ledger = None;
+        domain.traffic = None;
+        domain.buffer = None;
+    }
+    session.losses.clear();
+    session.head.notes.push(format!(
+        "only {what}: CPU time is the part of each domain's exact time that corresponds to its \
+         share of samples; packets, the hop ledger and lost samples are known only of the whole \
+         session"
+    ));
+    Ok(())
+}
+
 /// Returns the number of samples of each domain.
 fn by_domain(session: &Session) -> BTreeMap<usize, u64> {
     let mut counts = BTreeMap::new();
@@ -203,6 +235,7 @@ fn unknown(session: &Session, wanted: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::functions_of;
     use crate::model::Thread;
     use crate::testing::session;
 
@@ -286,6 +319,27 @@ mod tests {
             assert_eq!(error.ends_with(", …"), count > NAMED_MAX, "{error}");
             assert_eq!(error.matches(", ").count(), count - 1, "{error}");
         }
+    }
+
+    #[test]
+    fn a_class_has_its_part_of_the_time() {
+        let rules = Rules::thesis();
+        let of = |class| of_class(session(), &rules, Classing::Nearest, class);
+        let copy = of("copy").unwrap();
+        assert_eq!(copy.samples.len(), 60);
+        assert_eq!(copy.domains[0].cpu_ns, Some(60_000_000));
+        assert!(copy.head.notes[0].starts_with("only class copy: "));
+        for sample in &copy.samples {
+            let innermost = functions_of(&copy, sample.3).next();
+            assert_eq!(innermost.unwrap().symbol, "shmem::engine::copy");
+        }
+        let error = of("copies").unwrap_err().to_string();
+        assert!(
+            error.starts_with("no class `copies`; classes: xen, copy, "),
+            "{error}"
+        );
+        let error = of("netfront").unwrap_err().to_string();
+        assert_eq!(error, "no samples of class netfront");
     }
 
     #[test]

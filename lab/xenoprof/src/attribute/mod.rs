@@ -5,7 +5,7 @@ pub mod rules;
 
 use crate::model::{DomainKind, Session, Space, StackFrame, Thread};
 use rules::{FunctionInfo, Rules};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Method of finding a sample's class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +83,22 @@ impl Attribution {
             parts,
         }
     }
+}
+
+/// Returns the threads and stacks whose samples have a class, by its index.
+pub(crate) fn stacks_of_class(
+    session: &Session,
+    rules: &Rules,
+    classing: Classing,
+    class: usize,
+) -> BTreeSet<(u32, u32)> {
+    let mut lookup = Lookup::new(session, rules, classing);
+    let pairs: BTreeSet<_> = session.samples.iter().map(|of| (of.2, of.3)).collect();
+    let is_of_class = |&(thread, stack): &(u32, u32)| {
+        let thread = session.threads.get(thread as usize);
+        thread.is_some_and(|thread| lookup.class(thread.domain as usize, stack) == class)
+    };
+    pairs.into_iter().filter(is_of_class).collect()
 }
 
 /// Cached results of the rules for the functions of a session.

@@ -18,6 +18,8 @@ const CALLERS_MAX: usize = 5;
 pub struct Listing<'a> {
     /// The part of the session that is shown, if it is not all of it.
     pub selection: Option<&'a Selection>,
+    /// The class of the session's samples, or `None` if it has all classes.
+    pub class: Option<&'a str>,
     /// The only domain to show, or `None` for all domains.
     pub domain: Option<&'a str>,
     /// Number of functions of each domain.

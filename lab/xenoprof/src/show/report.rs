@@ -88,6 +88,9 @@ pub fn figures(
     if classing == Classing::Flat {
         keys.insert("classing".to_owned(), "flat".to_owned());
     }
+    if let Some(class) = listing.class {
+        keys.insert("class".to_owned(), class.to_owned());
+    }
     let mut to = Figures {
         config: config("session", &keys),
         tier: session.head.tier,
