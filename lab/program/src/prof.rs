@@ -84,12 +84,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             csv,
             functions,
         } => {
-            let form = match (json, csv) {
-                (true, _) => Form::Json,
-                (_, true) => Form::Csv,
-                _ => Form::Text,
-            };
-            report(view, form, functions)?;
+            report(view, form(json, *csv), functions)?;
         }
         Prof::Diff {
             a,
@@ -111,14 +106,8 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             class,
             part,
         } => {
-            let rules = Rules::thesis();
-            let session = of_class(
-                read(file, part)?,
-                &rules,
-                Classing::Nearest,
-                class.as_deref(),
-            )?;
-            annotate(&session, function, domain.as_deref(), json)?;
+            let only = (domain.as_deref(), class.as_deref());
+            annotate(read(file, part)?, function, only, json)?;
         }
         Prof::Flame {
             file,
@@ -213,6 +202,15 @@ pub(crate) fn profile_domain(look: &RowProfileArgs) -> anyhow::Result<()> {
     )?)
 }
 
+/// Returns the format of a report.
+fn form(json: bool, csv: bool) -> Form {
+    match (json, csv) {
+        (true, _) => Form::Json,
+        (_, true) => Form::Csv,
+        _ => Form::Text,
+    }
+}
+
 fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<()> {
     let selection = selection(&view.part)?;
     let session = read_selected(&view.file, &selection)?;
@@ -275,12 +273,13 @@ fn export(view: &ViewArgs, format: &str, path: &Path) -> anyhow::Result<()> {
 
 /// Annotates a function of a session.
 fn annotate(
-    session: &Session,
+    session: Session,
     function: &str,
-    domain: Option<&str>,
+    (domain, class): (Option<&str>, Option<&str>),
     json: bool,
 ) -> anyhow::Result<()> {
-    let found = xenoprof::annotate::annotate(session, function, domain)?;
+    let session = of_class(session, &Rules::thesis(), Classing::Nearest, class)?;
+    let found = xenoprof::annotate::annotate(&session, function, domain)?;
     match json {
         true => output::json(&serde_json::to_value(&found)?),
         false => output::print(&found.text()),
