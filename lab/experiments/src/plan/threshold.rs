@@ -47,13 +47,13 @@ impl Threshold {
 
     /// Returns whether the threshold applies to a figure.
     #[must_use]
-    pub fn applies(&self, column: &str, keys: &BTreeMap<String, String>, metric: &str) -> bool {
+    pub fn applies(&self, column: &str, keys: &BTreeMap<&str, &str>, metric: &str) -> bool {
         names_column(&self.column, column)
             && self.metric == metric
             && self
                 .keys
                 .iter()
-                .all(|(key, value)| keys.get(key) == Some(value))
+                .all(|(key, value)| keys.get(key.as_str()) == Some(&value.as_str()))
     }
 }
 

@@ -162,7 +162,7 @@ fn bound(
 ) -> Option<(f64, ThresholdSide)> {
     thresholds
         .iter()
-        .find(|threshold| threshold.applies(&config.column, &config.keys, name))
+        .find(|threshold| threshold.applies(&config.column, &config.keys(), name))
         .and_then(Threshold::bound)
 }
 

@@ -6,10 +6,11 @@ use crate::lane::ledgers;
 use crate::papers::Paper;
 use crate::plan::{
     Column, ColumnConfig, FileColumn, IdleState, PayloadDirection, Plan, Threshold, WireOffload,
-    WireSpeed, Workload, names_column,
+    WireSpeed, Workload,
 };
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
+use figures::stats::ThresholdSide;
 use figures::table::table;
 use std::collections::BTreeMap;
 
@@ -419,23 +420,18 @@ fn ratio_table(figures: &[Figure]) -> String {
 /// have bounds, too; [`ratio_table`] has them.
 fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
     let mut rows = Vec::new();
-    for bar in &plan.threshold {
-        if bar.metric.starts_with("ratio.") || bar.metric.starts_with("difference.") {
+    for figure in figures.iter().filter(|figure| figure.verdict.is_some()) {
+        let Figure { config, metric, .. } = figure;
+        if metric.starts_with("ratio.") || metric.starts_with("difference.") {
             continue;
         }
-        let is_judged = |figure: &&Figure| {
-            let column = figure.config.split('@').next().unwrap_or_default();
-            let keys = ColumnConfig::keys_of(&figure.config);
-            let has = |(key, value): (&String, &String)| keys.get(&**key) == Some(&&**value);
-            figure.verdict.is_some()
-                && figure.metric == bar.metric
-                && names_column(&bar.column, column)
-                && bar.keys.iter().all(has)
-        };
-        for figure in figures.iter().filter(is_judged) {
+        let column = config.split('@').next().unwrap_or_default();
+        let keys = ColumnConfig::keys_of(config);
+        let mut bars = plan.threshold.iter();
+        if let Some(bar) = bars.find(|bar| bar.applies(column, &keys, metric)) {
             rows.push(vec![
-                figure.config.clone(),
-                figure.metric.clone(),
+                config.clone(),
+                metric.clone(),
                 cell(Some(figure)),
                 bound(bar),
                 verdict(figure),
@@ -451,7 +447,9 @@ fn bar_table(plan: &Plan, figures: &[Figure]) -> String {
 
 /// Returns a bound as text.
 fn bound(bar: &Threshold) -> String {
-    let at_least = bar.at_least.map(|least| format!("≥ {least}"));
-    let at_most = bar.at_most.map(|most| format!("≤ {most}"));
-    at_least.or(at_most).unwrap_or_default()
+    match bar.bound() {
+        Some((least, ThresholdSide::Above)) => format!("≥ {least}"),
+        Some((most, ThresholdSide::Below)) => format!("≤ {most}"),
+        None => String::new(),
+    }
 }
