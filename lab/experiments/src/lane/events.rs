@@ -5,6 +5,7 @@ use super::running::is_rival;
 use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use xenoprof::count::{self, Counting, EventCounts};
+use xenoprof::event::Event;
 
 /// Counters of a window.
 #[derive(Debug)]
@@ -34,7 +35,12 @@ pub const EVENTS_COUNTED: &str = "events_counted";
 pub fn requires_counters(metric: &str) -> bool {
     let counted = metric.split("_per_").next().unwrap_or_default();
     let mut events = count::PER_PACKET_EVENTS.iter();
-    events.any(|event| event.name().replace('-', "_") == counted)
+    events.any(|event| metric_of(*event) == counted)
+}
+
+/// Returns an event's name in metrics.
+fn metric_of(event: Event) -> String {
+    event.name().replace('-', "_")
 }
 
 /// Adds the figures `<event>_per_<unit>.<part>` and `.total`, and [`EVENTS_COUNTED`].
@@ -44,7 +50,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     }
     let mut totals = BTreeMap::new();
     for ((part, event), count) in &counts.sums {
-        let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
+        let name = format!("{}_per_{unit}", metric_of(*event));
         out.insert(format!("{name}.{part}"), count / units);
         // Events of rivals belong to other packets, and devices in software represent hardware, so
         // both are in no total.
