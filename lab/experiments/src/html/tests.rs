@@ -81,14 +81,19 @@ fn measured(paper: &Paper) -> (Vec<Figure>, ReproducedConfigs<'_>) {
 /// Returns the page of a fully measured paper.
 fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
     let (figures, reproduced) = measured(paper);
+    (page_with(paper, &reproduced, &figures), figures)
+}
+
+/// Returns the page of a paper with these figures.
+fn page_with(paper: &Paper, reproduced: &ReproducedConfigs<'_>, figures: &[Figure]) -> String {
     let part = PaperPart {
         paper,
-        reproduced: &reproduced,
-        figures: &figures,
+        reproduced,
+        figures,
         window_s: 1.0,
     };
     let from = Provenance::collect("here".to_owned(), true);
-    (page(&from, &[part], &Flames::default()), figures)
+    page(&from, &[part], &Flames::default())
 }
 
 /// Returns the drawn values of a page: source, configuration, metric, position, value.
@@ -303,14 +308,7 @@ fn rows_of_absent_columns_have_the_reason() {
     );
     let mut figures = samples.figures("ram");
     figures.extend(samples.paper_comparisons("ram", &paper, &reproduced));
-    let part = PaperPart {
-        paper: &paper,
-        reproduced: &reproduced,
-        figures: &figures,
-        window_s: 1.0,
-    };
-    let here = Provenance::collect("here".to_owned(), false);
-    let page = page(&here, &[part], &Flames::default());
+    let page = page_with(&paper, &reproduced, &figures);
     let of = section(&page, "figure 2.4");
     let why = "<td>not measurable: no <code>ethtool</code></td>";
     let rows = of
@@ -373,14 +371,7 @@ fn every_configuration_has_a_description() {
         let mut reproduced: ReproducedConfigs<'_> = reproduced.collect();
         let first = &paper.config[0];
         reproduced.insert(&column, ReproducedConfig::usual(&first.name));
-        let part = PaperPart {
-            paper: &paper,
-            reproduced: &reproduced,
-            figures: &[],
-            window_s: 1.0,
-        };
-        let here = Provenance::collect("here".to_owned(), false);
-        let page = page(&here, &[part], &Flames::default());
+        let page = page_with(&paper, &reproduced, &[]);
         for config in &paper.config {
             let also = match config == first {
                 true => format!("; also <code>{column}</code>"),
@@ -398,17 +389,7 @@ fn every_item_is_shown_or_has_a_reason() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
         let reproduced = ReproducedConfigs::new();
-        let part = PaperPart {
-            paper: &paper,
-            reproduced: &reproduced,
-            figures: &[],
-            window_s: 1.0,
-        };
-        let page = page(
-            &Provenance::collect("here".to_owned(), false),
-            &[part],
-            &Flames::default(),
-        );
+        let page = page_with(&paper, &reproduced, &[]);
         for item in &paper.item {
             assert!(
                 page.contains(&format!("\">{}: ", escape(&item.id))),
@@ -444,14 +425,7 @@ fn pages_with_counters_list_no_missing_events() {
     let paper = Paper::find("menon").unwrap();
     let (mut figures, reproduced) = measured(&paper);
     figures.push(Figure::single("menon", "menon-linux", EVENTS_COUNTED, 1.0));
-    let part = PaperPart {
-        paper: &paper,
-        reproduced: &reproduced,
-        figures: &figures,
-        window_s: 1.0,
-    };
-    let here = Provenance::collect("here".to_owned(), false);
-    let page = page(&here, &[part], &Flames::default());
+    let page = page_with(&paper, &reproduced, &figures);
     assert!(!page.contains("no performance counters"));
     // The paper's text states ratios of instructions, and ours are beside them.
     let instructions = "data-metric=\"instructions_per_packet.total\"";
@@ -477,14 +451,11 @@ fn questions_are_answered_by_the_ratio_of_all_cycles() {
             to: to.clone(),
             ..Ratio::default()
         };
-        let part = PaperPart {
-            paper: &paper,
-            reproduced: &ReproducedConfigs::new(),
-            figures: &samples.ratios("hatori", &[ratio], &[]),
-            window_s: 1.0,
-        };
-        let here = Provenance::collect("here".to_owned(), false);
-        let page = page(&here, &[part], &Flames::default());
+        let page = page_with(
+            &paper,
+            &ReproducedConfigs::new(),
+            &samples.ratios("hatori", &[ratio], &[]),
+        );
         let asked = page.split("<h3 id=\"hatori-questions\">").nth(1).unwrap();
         let row = asked.split("<tr>").find(|row| row.contains(&config));
         let row = row.unwrap();

@@ -290,6 +290,23 @@ mod tests {
         assert_eq!(value, Some(0.0));
     }
 
+    /// Returns the configurations of columns, those with `soft` in their names on such a NIC.
+    fn on_both_nics<'a>(
+        columns: impl IntoIterator<Item = &'a str>,
+        configs: [&'a str; 2],
+    ) -> ReproducedConfigs<'a> {
+        let nic = |column: &str| match column.contains("soft") {
+            true => WireNic::Soft,
+            false => WireNic::Tap,
+        };
+        let pairs = columns.into_iter().zip(configs.repeat(2));
+        let each = pairs.map(|(column, config)| {
+            let nic = nic(column);
+            (column, ReproducedConfig { config, nic })
+        });
+        each.collect()
+    }
+
     #[test]
     fn columns_of_different_nics_form_no_ratio() {
         let mut samples = Samples::default();
@@ -300,14 +317,7 @@ mod tests {
                 samples.add(&ColumnConfig::new(column, &[]), round, &one);
             }
         }
-        let mut reproduced: ReproducedConfigs<'_> = BTreeMap::new();
-        for (column, config) in columns.into_iter().zip(["oi-xen", "oi-lro"].repeat(2)) {
-            let nic = match column.contains("soft") {
-                true => WireNic::Soft,
-                false => WireNic::Tap,
-            };
-            reproduced.insert(column, ReproducedConfig { config, nic });
-        }
+        let reproduced = on_both_nics(columns, ["oi-xen", "oi-lro"]);
         let figures = samples.paper_comparisons("oi", &Paper::find("oi").unwrap(), &reproduced);
         let quotients: Vec<_> = figures
             .iter()
@@ -334,17 +344,10 @@ mod tests {
                 samples.add(&ColumnConfig::new(column, &[]), round, &one);
             }
         }
-        let mut reproduced: ReproducedConfigs<'_> = BTreeMap::new();
-        for (column, config) in columns
-            .iter()
-            .zip(["menon-domain0", "menon-guest1"].repeat(2))
-        {
-            let nic = match column.contains("soft") {
-                true => WireNic::Soft,
-                false => WireNic::Tap,
-            };
-            reproduced.insert(column, ReproducedConfig { config, nic });
-        }
+        let reproduced = on_both_nics(
+            columns.iter().map(String::as_str),
+            ["menon-domain0", "menon-guest1"],
+        );
         let paper = Paper::find("menon").unwrap();
         let figures = samples.paper_comparisons("menon", &paper, &reproduced);
         let verdicts: Vec<_> = figures

@@ -17,14 +17,7 @@ fn the_total_is_the_base_of_its_classes() {
     let reproduced = ReproducedConfigs::from(
         ["menon-linux", "menon-domain0"].map(|name| (name, ReproducedConfig::usual(name))),
     );
-    let part = PaperPart {
-        paper: &paper,
-        reproduced: &reproduced,
-        figures: &figures,
-        window_s: 1.0,
-    };
-    let from = Provenance::collect("here".to_owned(), true);
-    let page = page(&from, &[part], &Flames::default());
+    let page = page_with(&paper, &reproduced, &figures);
     let (bars, table) = section(&page, "figure 8").split_once("<table>").unwrap();
     // All cycles of Linux belong to the guest, so its bar is the total.
     let widths = bars.split("<rect ").skip(1).map(|bar| {

@@ -57,14 +57,7 @@ fn a_claim_has_a_line_for_each_kind_of_nic() {
     }
     let mut figures = samples.figures("oi");
     figures.extend(samples.paper_comparisons("oi", &paper, &reproduced));
-    let part = PaperPart {
-        paper: &paper,
-        reproduced: &reproduced,
-        figures: &figures,
-        window_s: 1.0,
-    };
-    let here = Provenance::collect("here".to_owned(), false);
-    let page = page(&here, &[part], &Flames::default());
+    let page = page_with(&paper, &reproduced, &figures);
     let mut rows = page.lines();
     let first = rows.find(|row| row.contains("DA more than halves all cycles."));
     let (first, second) = (first.unwrap(), rows.next().unwrap());
