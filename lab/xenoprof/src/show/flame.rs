@@ -48,8 +48,9 @@ pub fn files(
         Ok(())
     };
     if let Some(only) = only {
-        let name = file_name(domain_name(session, only)?);
-        put(format!("{stem}-{name}.svg"), Some(domain(session, only)?))?;
+        let index = domain(session, only)?;
+        let name = file_name(name_of(session, index));
+        put(format!("{stem}-{name}.svg"), Some(index))?;
         return Ok(written);
     }
     let sampled: BTreeSet<usize> = session
@@ -70,8 +71,7 @@ pub fn files(
     put(format!("{stem}.svg"), None)?;
     let mut taken = BTreeSet::new();
     for index in drawn {
-        let name = session.domains.get(index).map_or("", |domain| &domain.name);
-        let mut name = file_name(name);
+        let mut name = file_name(name_of(session, index));
         // Two domain names may differ only in characters that file names cannot contain.
         if !taken.insert(name.clone()) {
             name = format!("{name}-{index}");
@@ -117,8 +117,11 @@ fn unknown(what: String) -> anyhow::Error {
 /// # Errors
 /// See [`domain`].
 pub fn domain_name<'s>(session: &'s Session, name: &str) -> anyhow::Result<&'s str> {
-    let found = session.domains.get(domain(session, name)?);
-    Ok(found.map_or("", |domain| &domain.name))
+    Ok(name_of(session, domain(session, name)?))
+}
+
+fn name_of(session: &Session, index: usize) -> &str {
+    session.domains.get(index).map_or("", |of| &of.name)
 }
 
 /// Returns a domain's name for use in a file name.
