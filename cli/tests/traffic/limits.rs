@@ -98,6 +98,24 @@ fn no_guest_receives_more_than_its_limit() {
     machine.end();
 }
 
+/// Waits for an interval in which the bytes that `sent` counts grow at `least` Mbit/s each.
+fn wait_for_rates<const N: usize>(
+    interval: Duration,
+    sent: impl Fn() -> [u64; N],
+    least: [f64; N],
+) {
+    wait_until("a stream stays below its limit", || {
+        let (begin, before) = (Instant::now(), sent());
+        thread::sleep(interval);
+        let now = sent();
+        let took = begin.elapsed().as_secs_f64();
+        let bytes = now.iter().zip(before).map(|(now, before)| now - before);
+        let mbps: Vec<f64> = bytes.map(|it| it as f64 * 8.0 / 1e6 / took).collect();
+        println!("{mbps:?} Mbit/s");
+        mbps.iter().zip(least).all(|(mbps, least)| *mbps >= least)
+    });
+}
+
 /// Both one stream and eight streams reach the limit, because excess packets wait.
 #[test]
 fn streams_reach_the_limit() {
@@ -116,12 +134,8 @@ fn streams_reach_the_limit() {
             let one = |n| scope.spawn(move || stream_to(machine, (0, 1), 7000 + n, stop, carried));
             let streaming: Vec<_> = (0..streams).map(one).collect();
             // A busy machine may delay the streams in either interval.
-            wait_until("the streams stay below the limit", || {
-                let (begin, before) = (Instant::now(), sent_bytes(machine));
-                thread::sleep(Duration::from_secs(2));
-                let bits = (sent_bytes(machine) - before) as f64 * 8.0;
-                bits >= 0.9 * MBPS * 1e6 * begin.elapsed().as_secs_f64()
-            });
+            let (interval, least) = (Duration::from_secs(2), [0.9 * MBPS]);
+            wait_for_rates(interval, || [sent_bytes(machine)], least);
             drop(stops);
             streaming.into_iter().for_each(|it| it.join().unwrap());
         });
@@ -167,18 +181,8 @@ fn reach_the_limits(machine: &Machine, from: usize) {
         let (stop, carried) = (&stop, &carried);
         let one = |to| scope.spawn(move || stream_to(machine, (from, to), 7000, stop, carried));
         let streaming: Vec<_> = guests.map(one).collect();
-        wait_until("a stream stays below its limit", || {
-            let (begin, before) = (Instant::now(), sent());
-            thread::sleep(Duration::from_secs(1));
-            let now = sent();
-            let took = begin.elapsed().as_secs_f64();
-            let bytes = now.iter().zip(before).map(|(now, before)| now - before);
-            let mbps: Vec<f64> = bytes.map(|it| it as f64 * 8.0 / 1e6 / took).collect();
-            println!("from {}: {mbps:?}", SENDERS[from]);
-            mbps.iter()
-                .zip(RATES)
-                .all(|(mbps, limit)| *mbps >= 0.8 * limit)
-        });
+        println!("from {}:", SENDERS[from]);
+        wait_for_rates(Duration::from_secs(1), sent, RATES.map(|limit| 0.8 * limit));
         drop(stops);
         streaming.into_iter().for_each(|it| it.join().unwrap());
     });
