@@ -317,7 +317,7 @@ fn a_new_owner_of_an_address_is_reachable() {
         assert!(is_early, "the station still uses the previous MAC");
     }
     // The driver domain sends the announcement again after a restart, because it may have died
-    // before it sent the first one.
+    // before it sent the first one. A guest that connects late gets it, too.
     let watching = ArpWatch::start(&machine, 2);
     machine.ask(&["restart", "driver"]);
     wait_until("no announcement after the second start", || {

@@ -168,6 +168,8 @@ impl<W: Wait> Driver<W> {
             let mut vifs = self.switch.ports.vifs();
             self.all_connected_once = vifs.all(|(_, vif)| !vif.may_connect());
             drop(vifs);
+            // Guests that connected late have missed the first announcement.
+            self.may_announce |= self.all_connected_once;
             let until_ns = now_ns.saturating_add(GUEST_CONNECT_WAIT_NS);
             self.nics_wait_until_ns.get_or_insert(until_ns);
             self.announce(now_ns);

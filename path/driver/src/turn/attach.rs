@@ -56,23 +56,25 @@ impl<W: Wait> Driver<W> {
     /// ARP request was unanswered retries only after a second, and a domain that has cached another
     /// MAC for the address uses that MAC for half a minute.
     pub(super) fn announce(&mut self, now_ns: u64) {
-        // After a start, guests connect one by one, and those that connect later would miss the
-        // announcement.
+        // Most guests connect within the wait, and get the first announcement.
         let too_early = self.nics_wait_until_ns.is_none() || self.nics_wait(now_ns).is_some();
         if too_early || !std::mem::take(&mut self.may_announce) {
             return;
         }
         let connected = |vif: &VifPort| vif.state() == XenbusState::Connected;
         let vifs = self.switch.ports.vifs();
-        let waiting = vifs.filter(|(_, vif)| !vif.announced.is_empty() && connected(vif));
-        for number in waiting.map(|(number, _)| number).collect::<Vec<_>>() {
+        let connected = vifs.filter(|(_, vif)| connected(vif));
+        for number in connected.map(|(number, _)| number).collect::<Vec<_>>() {
             let Some(vif) = self.switch.ports.vif_mut(number) else {
                 continue;
             };
-            let (mac, addresses) = (Mac(vif.mac()), std::mem::take(&mut vif.announced));
+            let mac = Mac(vif.mac());
+            let addresses = vif.announcement.take_due(self.all_connected_once);
             let frames = addresses.into_iter().map(|ip| announcement(mac, ip));
             let mut frames: Vec<_> = frames.filter_map(|it| Frame::with_header(&it)).collect();
-            self.switch.forward(number, now_ns, &mut frames);
+            if !frames.is_empty() {
+                self.switch.forward(number, now_ns, &mut frames);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! frames (`data`) over one queue or several (`queues`), optionally with flow steering by the guest
 //! ([`hashing`]).
 
+mod announcement;
 mod data;
 mod handshake;
 pub mod hashing;
@@ -16,6 +17,7 @@ use crate::port_common::PortCommon;
 use crate::resegment::Resegmenter;
 use crate::traffic::PortTraffic;
 use abi::{ConnId, DomId, XenbusState};
+use announcement::Announcement;
 use config::domain::VifConfig;
 use memory::GuestAccess;
 use nic::Caps;
@@ -68,8 +70,8 @@ pub struct VifPort {
     pub queue: Option<DedicatedQueue>,
     /// The guest's routers.
     pub gateways: Vec<IpAddr>,
-    /// Addresses to announce when the guest connects.
-    pub announced: Vec<IpAddr>,
+    /// The announcement of the guest's addresses.
+    pub announcement: Announcement,
     /// Whether the driver has changed the rings since it last published them.
     touched: bool,
 }
@@ -130,10 +132,7 @@ impl VifPort {
             resegmenter: Resegmenter::default(),
             queue: None,
             gateways: vif.guard.gateways.clone(),
-            announced: match vif.announces {
-                true => vif.guard.addresses.clone(),
-                false => Vec::new(),
-            },
+            announcement: Announcement::new(vif),
             touched: false,
         }
     }
