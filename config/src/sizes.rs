@@ -21,7 +21,8 @@ pub(crate) const STAGING_PAGES: u32 = 576;
 pub(crate) const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES;
 /// Maximum number of a guest's grant references: the range of the index bits of a reference.
 pub(crate) const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
-/// Maximum number of pages that [`GrantMode::Flip`] exchanges, at each end.
+/// Maximum number of pages that the driver domain exchanges with all guests
+/// ([`GrantMode::exchanges_pages`]).
 pub(crate) const FLIP_PAGES_MAX: usize = 16_384;
 
 /// Number of pages of a NIC's buffers for linearized aggregates. They are always reserved, because
@@ -111,9 +112,9 @@ pub(crate) fn rx_pages(config: &Config) -> u32 {
 
 /// Returns the number of pages that each end of one queue of a vif exchanges.
 pub(crate) fn flip_pages(config: &Config) -> u32 {
-    match config.driver.grants {
-        GrantMode::Flip => config.buffers.to_guest,
-        _ => 0,
+    match config.driver.grants.exchanges_pages() {
+        true => config.buffers.to_guest,
+        false => 0,
     }
 }
 

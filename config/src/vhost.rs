@@ -141,7 +141,7 @@ pub(crate) fn check(
         let remedy = "leave these out, or write socket_mode = \"server\"";
         found.add(part, "socket_mode", what, remedy);
     }
-    if grants == GrantMode::Flip {
+    if grants.exchanges_pages() {
         let what = "the virtual machine's domain has no window for pages that change hands";
         let remedy = "write another `grants` in [driver], or another `endpoint`";
         found.add(part, "endpoint", what, remedy);

@@ -172,7 +172,7 @@ fn mistakes_in_a_file_are_reported_with_status_2() {
 fn mechanisms_of_comparisons_are_refused_by_name() {
     let (place, half) = (TestDir::new(), TestDir::new());
     half.file("grantwayd-lab", "");
-    for grants in ["copy", "map", "flip", "persistent"] {
+    for grants in ["copy", "map", "flip", "flip-copy", "persistent"] {
         let text = format!("{SIM}\n[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\n");
         let file = place.file("compared.toml", &text);
         let run = place.run(&["up", &file]);

@@ -23,7 +23,7 @@ fn buffers(config: &Config, found: &mut Findings) {
     if let Some(threshold) = buffers.release_threshold {
         release(config, found, threshold);
     }
-    if config.driver.grants == GrantMode::Flip {
+    if config.driver.grants.exchanges_pages() {
         flip(config, found);
     }
     if buffers.headroom > 0 && buffers.size != BufferSize::Full {
@@ -58,7 +58,8 @@ fn release(config: &Config, found: &mut Findings, threshold: u32) {
 /// and each page is a separate mapping of its domain.
 fn flip(config: &Config, found: &mut Findings) {
     let buffers = config.buffers;
-    let wrong = "the driver's `grants` is \"flip\"";
+    let grants = keywords::name(&config.driver.grants);
+    let wrong = format!("the driver's `grants` is \"{grants}\"");
     if buffers.size != BufferSize::Full {
         let what = format!("{wrong} and `size` is \"half\"");
         let remedy = "write size = \"full\": each exchanged page holds one frame";

@@ -19,7 +19,27 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             vmq(config, found, part, nic, of_nic);
         }
         shared_by_workers(config, found, part, nic);
+        flip(config, found, part, nic);
         nic.check(found, n);
+    }
+}
+
+/// Checks that the NIC can receive into pages that change hands, which belong to a guest before and
+/// after. A device that writes to buffers by itself has a fixed area for them.
+fn flip(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection) {
+    let kind = match nic.kind {
+        NicKind::Xdp { .. } => "xdp",
+        NicKind::Soft { .. } => "soft",
+        NicKind::Vfio { .. } => "vfio",
+        NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Pcap(_) | NicKind::Local { .. } => return,
+    };
+    if config.driver.grants == GrantMode::Flip {
+        let what = format!(
+            "the driver's `grants` is \"flip\", and a NIC of kind = \"{kind}\" receives into its \
+             own buffers only"
+        );
+        let remedy = "write grants = \"flip-copy\" in [driver], or kind = \"tap\" or \"sim\"";
+        found.add(part, "kind", what, remedy);
     }
 }
 
@@ -50,7 +70,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
         found.add(part, "queues", what, remedy);
     }
     let grants = config.driver.grants;
-    if let GrantMode::Copy | GrantMode::Flip = grants {
+    if grants == GrantMode::Copy || grants.exchanges_pages() {
         let grants = keywords::name(&grants);
         let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \

@@ -155,6 +155,19 @@ pub enum NicKindConfig {
     },
 }
 
+impl NicKindConfig {
+    /// Returns whether a received frame is copied into a buffer by the driver domain or a system
+    /// call, so that the buffer can be any memory of the domain. Other devices write to buffers by
+    /// themselves, and only to those of their own area.
+    #[must_use]
+    pub const fn copies_frames(&self) -> bool {
+        match self {
+            Self::Tap { .. } | Self::Sim(_) | Self::Pcap(_) | Self::Local { .. } => true,
+            Self::Xdp { .. } | Self::Soft { .. } | Self::Device { .. } | Self::Vfio { .. } => false,
+        }
+    }
+}
+
 impl NicConfig {
     /// Returns the number of pages for its rings, split headers and frames to send, in addition to
     /// its buffers. The driver verifies that they suffice.

@@ -27,9 +27,12 @@ pub enum GrantMode {
     Copy,
     /// The driver maps every page for one packet and unmaps it afterwards (`frames-map`).
     Map,
-    /// The driver exchanges the page that holds a frame for a zeroed page that the guest has
-    /// posted. It maps frames from guests as with [`GrantMode::Map`].
+    /// A NIC receives a frame into a page that the driver exchanges for a zeroed page that the
+    /// guest has posted. The driver maps frames from guests as with [`GrantMode::Map`].
     Flip,
+    /// Like [`GrantMode::Flip`], but the driver copies each frame into the page that it exchanges.
+    #[serde(rename = "flip-copy")]
+    FlipCopy,
     /// The driver maps a page at its first use and keeps it mapped until the connection closes
     /// (`frames-mapped`).
     Persistent,
@@ -49,6 +52,12 @@ impl GrantMode {
     #[must_use]
     pub const fn has_tables(self) -> bool {
         matches!(self, Self::Counted | Self::Unchecked)
+    }
+
+    /// Returns whether the driver exchanges pages with guests.
+    #[must_use]
+    pub const fn exchanges_pages(self) -> bool {
+        matches!(self, Self::Flip | Self::FlipCopy)
     }
 
     /// Returns whether only `grantwayd-lab` and `driver-lab` implement it, for comparisons.

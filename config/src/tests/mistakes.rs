@@ -158,7 +158,7 @@ fn old_names_are_accepted_with_a_warning() {
     assert_eq!(
         text,
         "f.toml:2: [driver]: `grants` is \"old\"; write \"copy\", \"map\", \"flip\", \
-         \"persistent\", \"counted\" or \"unchecked\""
+         \"flip-copy\", \"persistent\", \"counted\" or \"unchecked\""
     );
 }
 
@@ -216,6 +216,11 @@ fn flipped_pages_are_whole_and_constant_in_number() {
     let queues = with("", full).replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
     let text = errors(&queues);
     assert!(text.contains("`grants` is \"flip\""), "{text}");
+    // A device writes only to its own buffers.
+    let soft = with("", full).replacen("kind = \"tap\"\nnetns = \"w\"", "kind = \"soft\"", 1);
+    let text = errors(&soft);
+    assert!(text.contains("write grants = \"flip-copy\""), "{text}");
+    parse("f", &soft.replacen("\"flip\"", "\"flip-copy\"", 1)).unwrap();
     let guests: String = (0..5)
         .map(|n| format!("[[guest]]\nname = \"more{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n"))
         .collect();

@@ -1,6 +1,7 @@
 //! Access to a guest's memory by the grant mechanism that the configuration selects.
 
 use crate::copy::CopyGrants;
+use crate::exchange::{Exchanges, NicPages};
 use crate::flip::FlipGrants;
 use crate::mapping::{MappedGrants, MappingPeriod, unmap};
 use crate::window;
@@ -11,6 +12,7 @@ use config::domain::{GrantMode, VifConfig};
 use driver::grants::GranterWindow;
 use driver::guests::Guests;
 use driver::vifs::memory::{GuestAccess, GuestMemory, OpenedMemory, VifSettings};
+use nic::Buffers;
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::platform::PeerEnd;
@@ -22,27 +24,40 @@ use vif::netif::{BackRecord, Features, FrontRecord};
 
 /// Guests that the monitor attaches to this driver domain.
 #[derive(Debug)]
-pub(crate) struct LabGuests(VifSettings);
+pub(crate) struct LabGuests {
+    shared: VifSettings,
+    exchanges: Rc<RefCell<Exchanges>>,
+}
 
 impl LabGuests {
     pub(crate) fn boxed(shared: VifSettings) -> Box<dyn Guests> {
-        Box::new(Self(shared))
+        Box::new(Self {
+            shared,
+            exchanges: Rc::default(),
+        })
     }
 }
 
 impl Guests for LabGuests {
+    fn nic_pages(&mut self) -> Option<Box<dyn Buffers>> {
+        let receives = self.shared.grants == GrantMode::Flip;
+        receives.then(|| Box::new(NicPages::new(Rc::clone(&self.exchanges))) as _)
+    }
+
     fn access(&self, vif: &VifConfig, staging: Span) -> Result<Box<dyn GuestAccess>, String> {
-        if self.0.grants.has_tables() {
-            return Ok(Box::new(GuestMemory::new(vif, &self.0)));
+        if self.shared.grants.has_tables() {
+            return Ok(Box::new(GuestMemory::new(vif, &self.shared)));
         }
         if vif.staging_pages > 0 && staging.is_empty() {
             return Err("with grants = \"copy\", staging pages are assigned at the start".into());
         }
         Ok(Box::new(LabMemory {
-            shared: self.0.clone(),
+            shared: self.shared.clone(),
+            mac: vif.mac,
             first: Slot(vif.first_slot),
             slots: vif.slots,
             exchange: (Slot(vif.tables_slot), vif.flip_pages),
+            exchanges: Rc::clone(&self.exchanges),
             staging,
         }))
     }
@@ -52,12 +67,16 @@ impl Guests for LabGuests {
 #[derive(Debug)]
 pub(crate) struct LabMemory {
     shared: VifSettings,
+    /// The guest's MAC.
+    mac: [u8; 6],
     /// Slot of entry 0 of the guest's grant table.
     first: Slot,
     /// Number of entries of the table.
     slots: u32,
     /// First slot and number of the exchanged pages.
     exchange: (Slot, u32),
+    /// The pages of all guests' exchanges.
+    exchanges: Rc<RefCell<Exchanges>>,
     /// Staging pages of the mechanism `copy`.
     staging: Span,
 }
@@ -65,7 +84,7 @@ pub(crate) struct LabMemory {
 impl GuestAccess for LabMemory {
     fn record(&self, has_queue: bool) -> BackRecord {
         let mut record = self.shared.record(has_queue);
-        if self.shared.grants == GrantMode::Flip {
+        if self.shared.grants.exchanges_pages() {
             record.features = record.features.with(Features::RX_FLIP);
         }
         record
@@ -94,12 +113,12 @@ impl LabMemory {
         let guest = guest.clone();
         let mapped = |period| Box::new(MappedGrants::new(guest.clone(), period));
         Ok(match self.shared.grants {
-            GrantMode::Flip => {
+            GrantMode::Flip | GrantMode::FlipCopy => {
                 if !front.features.has(Features::RX_FLIP) {
                     return Err("the guest does not exchange pages".into());
                 }
-                let (first, pages) = self.exchange;
-                let flip = FlipGrants::bind(guest, front.table, first, pages);
+                let exchange = (front.table, self.exchange, Rc::clone(&self.exchanges));
+                let flip = FlipGrants::bind(guest, self.mac, exchange);
                 Box::new(flip.map_err(|why| {
                     format!("the guest's exchange cannot be bound: {}", why.name())
                 })?)

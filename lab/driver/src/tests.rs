@@ -1,7 +1,8 @@
 //! Tests of the mechanisms with a mock monitor: a thread that answers calls through the call page.
 
+mod flip;
+
 use crate::copy::CopyGrants;
-use crate::flip::FlipGrants;
 use crate::mapping::{MappedGrants, MappingPeriod};
 use crate::memory::LabGuests;
 use crate::window::span;
@@ -349,113 +350,6 @@ fn copy_reads_each_access_into_a_separate_page() {
     // These accesses need more pages than the staging memory has.
     let got = read(&mut copy, &[1; 20]);
     assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
-}
-
-fn flip(monitor: &Monitor) -> FlipGrants {
-    let flip = FlipGrants::bind(
-        monitor.guest.clone(),
-        EXCHANGE,
-        Slot(FIRST + SLOTS),
-        EXCHANGED_PAGES,
-    );
-    assert_eq!(monitor.take_calls(), ["TableBind 1"]);
-    flip.unwrap()
-}
-
-fn transferred(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
-    std::mem::take(&mut monitor.state.lock().unwrap().transferred)
-}
-
-/// Returns the contents of a page with `parts` at offset 16 and zeros elsewhere.
-fn page_of(parts: &[&[u8]]) -> Vec<u8> {
-    let mut page = vec![0; 16];
-    page.extend(parts.concat());
-    page.resize(PAGE, 0);
-    page
-}
-
-#[test]
-fn flip_transfers_one_clean_page_per_buffer() {
-    let monitor = Monitor::new();
-    let mut flip = flip(&monitor);
-    // The number of pages limits the transfers per hypercall.
-    let status = write(&mut flip, &[1, 2, 3, 4, 5, 6, 7], source());
-    assert_eq!(status, [GrantStatus::Okay; 7]);
-    assert_eq!(
-        monitor.take_calls(),
-        ["GrantTransfer 3", "GrantTransfer 3", "GrantTransfer 1"]
-    );
-    let expected: Vec<_> = (1..8).map(|gref| (gref, page_of(&[b"abcd"]))).collect();
-    assert_eq!(transferred(&monitor), expected);
-    // All copies to one buffer are transferred in one page.
-    let copy = |gref, offset| CopyOut {
-        source: CopySource::Span(source()),
-        gref: GrantRef(gref),
-        offset,
-        len: 4,
-        status: GrantStatus::GeneralError,
-    };
-    let mut copies = [copy(1, 16), copy(1, 20), copy(2, 16)];
-    flip.write(&mut copies, &[]);
-    assert_eq!(monitor.take_calls(), ["GrantTransfer 2"]);
-    let expected = [(1, page_of(&[b"abcd", b"abcd"])), (2, page_of(&[b"abcd"]))];
-    assert_eq!(transferred(&monitor), expected);
-    drop(flip);
-    assert_eq!(monitor.take_calls(), ["TableEnd 1"]);
-}
-
-/// Bytes of a failed transfer do not remain in the driver's page, so they do not reach another
-/// buffer.
-#[test]
-fn flip_clears_pages_of_failed_transfers() {
-    let monitor = Monitor::new();
-    let mut flip = flip(&monitor);
-    let status = write(&mut flip, &[READ_ONLY, 1], source());
-    assert_eq!(status, [GrantStatus::PermissionDenied, GrantStatus::Okay]);
-    // A failed copy makes the frame incomplete.
-    let copy = |source, offset, len| CopyOut {
-        source,
-        gref: GrantRef(1),
-        offset,
-        len,
-        status: GrantStatus::GeneralError,
-    };
-    let invalid = CopySource::Header { frame: 9, from: 0 };
-    for bad in [
-        copy(invalid, 100, 4),
-        copy(CopySource::Span(source()), 4094, 4),
-    ] {
-        let mut copies = [copy(CopySource::Span(source()), 16, 4), bad];
-        flip.write(&mut copies, &[]);
-        assert_eq!(copies[1].status, GrantStatus::BadCopyArg);
-    }
-    for slot in FIRST + SLOTS..FIRST + SLOTS + EXCHANGED_PAGES {
-        let mut bytes = vec![1; PAGE];
-        let page = monitor.guest.window.page(slot).unwrap();
-        page.read(&mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == 0), "slot {slot}");
-    }
-    assert_eq!(transferred(&monitor), [(1, page_of(&[b"abcd"]))]);
-}
-
-#[test]
-fn flip_reads_like_map_and_rejects_device_writes() {
-    let monitor = Monitor::new();
-    let mut flip = flip(&monitor);
-    let got = read(&mut flip, &[3, UNGRANTED]);
-    let at = span(&monitor.guest, Slot(FIRST + 3), 8, 100).unwrap();
-    assert_eq!(got, [Ok(at), Err(GrantStatus::BadRef)]);
-    assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
-    flip.read_end();
-    assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
-    let mut posted = [GrantAccess {
-        gref: GrantRef(1),
-        offset: 0,
-        len: 100,
-        result: Ok(Span::EMPTY),
-    }];
-    flip.post_begin(&mut posted);
-    assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
 }
 
 #[test]

@@ -112,7 +112,10 @@ pub(crate) fn build<W: Wait>(
     };
     let mut wires = Vec::new();
     for nic in &config.nics {
-        let port = nic_port(nic, &config.lro, &mut memory, &platform, &own)?;
+        let mut port = nic_port(nic, &config.lro, &mut memory, &platform, &own)?;
+        if nic.kind.copies_frames() {
+            port.set_pages(driver.guests.nic_pages());
+        }
         wires.push((driver.add_nic(nic, port).map_err(rejected)?, nic));
     }
     for vif in &config.vifs {

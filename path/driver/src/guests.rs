@@ -7,6 +7,7 @@ use abi::ConnId;
 use config::domain::{Cidr, VifConfig};
 use net::bridge;
 use net::packet::Mac;
+use nic::Buffers;
 use shmem::Span;
 use std::fmt::Debug;
 use std::iter;
@@ -21,6 +22,12 @@ pub trait Guests: Debug {
     /// Reports that the driver has rejected an added guest, and why. No further change concerns
     /// this guest.
     fn refused(&mut self, _conn: ConnId, _why: &str) {}
+
+    /// Returns pages outside its pool for a NIC that can write to any memory of this domain. Their
+    /// ids begin at [`crate::nics::buffers::FIRST_PAGE`]. The default implementation returns none.
+    fn nic_pages(&mut self) -> Option<Box<dyn Buffers>> {
+        None
+    }
 
     /// Returns access to the memory of a guest that the monitor has attached. `staging` is this
     /// domain's memory for a guest of the start-up configuration ([`VifConfig::staging_pages`]);

@@ -1,13 +1,11 @@
 //! The linearizer copies each aggregate into one buffer before the bridge handles it, as the papers
 //! describe for Xen. If no buffer is free, the aggregate remains a chain of buffers.
 
+use crate::nics::buffers::FIRST_LARGE;
 use config::lro::AggregateDelivery;
-use nic::{Buffer, BufferId, Buffers, Frame, Pool};
+use nic::{Buffers, Frame, Pool};
 use serde_json::{Map, Value};
 use shmem::Area;
-
-/// Id of the first large buffer. It distinguishes these buffers from the NIC's.
-const FIRST_LARGE: u32 = 1 << 30;
 
 /// The linearizer of one NIC, with its large buffers.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ impl Linearizer {
 
     /// Copies each chain in `frames` into one buffer, and immediately returns the chain's buffers
     /// to `small`.
-    pub fn copy(&mut self, frames: &mut [Frame], small: &mut Pool) {
+    pub fn copy(&mut self, frames: &mut [Frame], small: &mut dyn Buffers) {
         if !self.is_on() {
             return;
         }
@@ -60,12 +58,9 @@ impl Linearizer {
         }
     }
 
-    /// Combines both pools, for freeing buffers of either.
-    pub fn combined_buffers<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
-        BothPools {
-            small,
-            large: &mut self.pool,
-        }
+    /// Returns the large buffers.
+    pub fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     /// Returns the state and the counters.
@@ -83,39 +78,10 @@ impl Linearizer {
     }
 }
 
-struct BothPools<'a> {
-    small: &'a mut Pool,
-    large: &'a mut Pool,
-}
-
-impl Buffers for BothPools<'_> {
-    fn take(&mut self) -> Option<Buffer> {
-        self.small.take()
-    }
-
-    fn take_large(&mut self) -> Option<Buffer> {
-        self.large.take()
-    }
-
-    fn put(&mut self, id: BufferId) {
-        if id.0 < FIRST_LARGE {
-            self.small.put(id);
-        } else {
-            self.large.put(id);
-        }
-    }
-
-    fn add_owner(&mut self, id: BufferId) -> bool {
-        match id.0 < FIRST_LARGE {
-            true => self.small.add_owner(id),
-            false => self.large.add_owner(id),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nics::buffers::NicBuffers;
     use nic::{CopyError, Gso, GsoKind};
 
     const BYTES: usize = 64 << 10;
@@ -151,9 +117,14 @@ mod tests {
             assert_eq!(frame.to_vec().unwrap(), bytes[..length]);
         }
         assert!(frames[0].offload.gso.is_some() && frames[1].offload.gso.is_none());
-        for frame in &mut frames {
-            frame.recycle(&mut linear.combined_buffers(&mut small));
-        }
+        let mut buffers = NicBuffers {
+            pool: &mut small,
+            large: Some(linear.pool_mut()),
+            pages: None,
+        };
+        frames
+            .iter_mut()
+            .for_each(|frame| frame.recycle(&mut buffers));
         assert_eq!((small.available(), linear.pool.available()), (64, 2));
     }
 

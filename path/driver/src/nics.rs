@@ -1,16 +1,19 @@
 //! Ports of NICs, which are devices of the driver domain.
 
+pub mod buffers;
+
 use crate::dynamic_threshold::QueueShare;
 use crate::linearizer::Linearizer;
 use crate::port_common::PortCommon;
 use crate::traffic::PortTraffic;
+use buffers::NicBuffers;
 use config::domain::LroConfig;
 use net::packet::ack::pure_ack;
 use net::packet::checksum::finish_outside_snapshot;
 use nic::dma::RemoteQueue;
 use nic::moderation::{ModerationPolicy, Moderator, Wake};
 use nic::vmq::Vmq;
-use nic::{Caps, Frame, Nic, Pool};
+use nic::{Buffers, Caps, Frame, Nic, Pool};
 use runtime::ledger::{Hop, Ledger};
 use runtime::lro::LroStage;
 use runtime::report::TxTotals;
@@ -44,6 +47,8 @@ pub struct NicPort {
     pub waits_for_guests: bool,
     nic: Box<dyn Nic>,
     pool: Pool,
+    /// Pages outside the pool, into which the NIC receives if one is free.
+    pages: Option<Box<dyn Buffers>>,
     linearizer: Linearizer,
     /// The pool's buffers that frames in guests' queues use.
     queued: QueueShare,
@@ -94,11 +99,27 @@ impl NicPort {
             waits_for_guests: false,
             nic,
             pool,
+            pages: None,
             linearizer,
             queued: QueueShare::default(),
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
             poll_result: PollResult::Nothing,
+        }
+    }
+
+    /// Sets pages outside the pool into which the NIC receives if one is free. The NIC must be able
+    /// to write to any memory of this domain.
+    pub fn set_pages(&mut self, pages: Option<Box<dyn Buffers>>) {
+        self.pages = pages;
+    }
+
+    /// Returns the supplies of all buffers that a frame of this port may use.
+    fn buffers(&mut self) -> NicBuffers<'_> {
+        NicBuffers {
+            pool: &mut self.pool,
+            large: Some(self.linearizer.pool_mut()),
+            pages: self.pages.as_deref_mut(),
         }
     }
 
@@ -191,7 +212,12 @@ impl NicPort {
         });
         self.arrived = arrived;
         if self.linearizer.is_on() && !out.is_empty() {
-            ledger.charge_to(Hop::Bridge, || self.linearizer.copy(out, &mut self.pool));
+            let mut small = NicBuffers {
+                pool: &mut self.pool,
+                large: None,
+                pages: self.pages.as_deref_mut(),
+            };
+            ledger.charge_to(Hop::Bridge, || self.linearizer.copy(out, &mut small));
         }
         taken.max(out.len())
     }
@@ -199,7 +225,17 @@ impl NicPort {
     fn poll(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let before = out.len();
         let taken = ledger.charge_to(Hop::Nic, || {
-            let taken = self.nic.rx(now_ns, budget, &mut self.pool, out);
+            let taken = match &mut self.pages {
+                None => self.nic.rx(now_ns, budget, &mut self.pool, out),
+                pages => {
+                    let mut buffers = NicBuffers {
+                        pool: &mut self.pool,
+                        large: None,
+                        pages: pages.as_deref_mut(),
+                    };
+                    self.nic.rx(now_ns, budget, &mut buffers, out)
+                }
+            };
             out.iter_mut()
                 .skip(before)
                 .for_each(finish_outside_snapshot);
@@ -219,8 +255,9 @@ impl NicPort {
     /// Returns the buffers of taken frames to the pool.
     pub fn release_taken(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         ledger.charge_to(Hop::Nic, || {
+            let mut buffers = self.buffers();
             for frame in &mut *frames {
-                frame.recycle(&mut self.linearizer.combined_buffers(&mut self.pool));
+                frame.recycle(&mut buffers);
             }
             frames.clear();
         });
@@ -235,7 +272,7 @@ impl NicPort {
     /// Keeps the buffers of a frame of the batch for a queue. Returns false if the frame's memory
     /// does not belong to the NIC.
     pub fn keep_queued(&mut self, frame: &Frame) -> bool {
-        let kept = frame.add_owner(&mut self.linearizer.combined_buffers(&mut self.pool));
+        let kept = frame.add_owner(&mut self.buffers());
         self.queued.add(if kept { frame.pieces.len() } else { 0 });
         kept
     }
@@ -243,7 +280,7 @@ impl NicPort {
     /// Returns the buffers of a kept frame to the pool.
     pub fn release_queued(&mut self, frame: &mut Frame, units: usize) {
         self.queued.remove(units);
-        frame.recycle(&mut self.linearizer.combined_buffers(&mut self.pool));
+        frame.recycle(&mut self.buffers());
     }
 
     /// Sends frames.
