@@ -32,7 +32,7 @@ pub use install::{place_machine, place_program, place_script};
 pub use kernel::{Kernel, kernel};
 pub use processes::{KillOnDrop, child_of, cpu_ticks};
 pub use promtool::promtool;
-pub use scripts::run_script;
+pub use scripts::{run_script, run_script_on_debian_13};
 pub use signals::default_signals;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;

@@ -257,6 +257,32 @@ pub fn nspawn() -> Result<(), Missing> {
     }
 }
 
+/// Environment variable that names a folder with the root file system of Debian 13, for tests of
+/// its programs. `.ci/run` creates one.
+pub const DEBIAN_13: &str = "GRANTWAY_DEBIAN_13";
+
+/// Returns the folder that [`DEBIAN_13`] names, if it is set.
+pub(crate) fn debian_13_root() -> Option<PathBuf> {
+    let root = std::env::var_os(DEBIAN_13).filter(|root| !root.is_empty())?;
+    PathBuf::from(root).canonicalize().ok()
+}
+
+/// Checks for a root file system of Debian 13 with this program.
+///
+/// # Errors
+///
+/// Returns an error if [`DEBIAN_13`] names no such folder.
+pub fn debian_13(program: &str) -> Result<(), Missing> {
+    root()?;
+    let found = debian_13_root().filter(|root| root.join(program).is_file());
+    match found {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "a root file system of Debian 13 with {program}, in the folder {DEBIAN_13}"
+        )),
+    }
+}
+
 /// Checks for a CNI plugin of the system.
 ///
 /// # Errors

@@ -196,14 +196,20 @@ impl Answer {
     }
 }
 
+/// Folder of the scripts.
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime");
+const PLUGIN: &str = env!("CARGO_BIN_EXE_grantway-cni");
+
 /// Runs a script of this folder, with a temporary folder and in new namespaces.
 #[track_caller]
 pub(crate) fn run_script(name: &str) {
-    let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/runtime"));
-    testing::run_script(
-        &here.join(name),
-        env!("CARGO_BIN_EXE_grantway-cni").as_ref(),
-    );
+    testing::run_script(&Path::new(SCRIPTS).join(name), PLUGIN.as_ref());
+}
+
+/// Like [`run_script`], on Debian 13.
+#[track_caller]
+pub(crate) fn run_script_on_debian_13(name: &str) {
+    testing::run_script_on_debian_13(&Path::new(SCRIPTS).join(name), PLUGIN.as_ref());
 }
 
 /// Runs a program in a namespace.

@@ -1,6 +1,6 @@
 //! Containers of a real runtime: podman.
 
-use crate::machine::run_script;
+use crate::machine::{run_script, run_script_on_debian_13};
 use std::sync::{Mutex, PoisonError};
 use testing::require;
 
@@ -41,4 +41,18 @@ fn the_commands_of_readme_run_on_a_new_system() {
     );
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     run_script("readme.sh");
+}
+
+/// The commands for podman 5, which Debian 12 does not have.
+#[test]
+fn the_commands_of_readme_run_on_debian_13() {
+    require!(
+        machine,
+        program("grantway"),
+        debian_13("usr/bin/podman"),
+        tool("unshare"),
+        tool("pivot_root")
+    );
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    run_script_on_debian_13("readme.sh");
 }
