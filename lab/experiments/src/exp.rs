@@ -5,6 +5,7 @@ use crate::plan::Adjustment;
 use crate::studies::attach::{self, AttachPlan};
 use crate::studies::base::papers::{self, Papers};
 use crate::studies::base::{self, Base};
+use crate::studies::egress::{self, EgressPlan};
 use crate::studies::overhead::{self, Overhead};
 use crate::studies::receive_buffer::{self, ReceiveBuffer};
 use crate::studies::restart::{self, Restart};
@@ -24,11 +25,16 @@ struct Embedded {
 }
 
 /// Studies whose plans differ in form from those of [`base`].
-const OTHER_STUDIES: [Embedded; 6] = [
+const OTHER_STUDIES: [Embedded; 7] = [
     Embedded {
         name: attach::NAME,
         text: attach::TEXT,
         open: AttachPlan::open,
+    },
+    Embedded {
+        name: egress::NAME,
+        text: egress::TEXT,
+        open: EgressPlan::open,
     },
     Embedded {
         name: papers::NAME,

@@ -52,7 +52,7 @@ pub fn unit(metric: &str) -> &'static str {
         "grant_operations_per_packet" => "operations/packet",
         "lro_rate" => "segments/aggregate",
         "interrupts" => "interrupts/s",
-        "outage_ms" | "up_ms" | "up_all_ms" => "ms",
+        "outage_ms" | "up_ms" | "up_all_ms" | "queue_ms" => "ms",
         "attach_ms" | "detach_ms" | "link_gone_ms" => "ms",
         "neighbour_p50_us" | "neighbour_p999_us" => "us",
         "neighbour_lost" => "datagrams",
@@ -68,7 +68,7 @@ pub fn unit(metric: &str) -> &'static str {
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share"
         | "sack_share" | "unanswered" | "hit_rate" | "events_counted" | "flush_within_us"
-        | "ack_share" => "share",
+        | "ack_share" | "limit_share" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",

@@ -55,6 +55,7 @@ impl Pair {
                 address: SocketAddr::new(to.address, port),
                 size,
                 flows: flows as usize,
+                bytes_per_s: None,
             };
             match side.in_vm {
                 true => Load::start_in_vm(&spec, &side.netns, side.address),

@@ -10,10 +10,13 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<()> {
     let chunk: Vec<u8> = (0..CHUNK).map(|at| (at * 131) as u8).collect();
-    for _ in 0..spec.flows.max(1) {
+    let flows = spec.flows.max(1);
+    let bytes_per_s = spec.bytes_per_s.map(|all| all.max(1) as f64 / flows as f64);
+    for number in 0..flows {
         let stream = socket::connect(spec.address)?;
         let mut give = match spec.role {
             LoadRole::File => WriteMethod::file(&chunk, stream)?,
@@ -21,13 +24,26 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
             _ => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::empty()),
         };
         let state = Arc::clone(state);
+        let pause = move |bytes: usize| {
+            let seconds = bytes_per_s.map(|rate| bytes as f64 / rate);
+            seconds.map_or(Duration::ZERO, Duration::from_secs_f64)
+        };
         std::thread::Builder::new().spawn(move || {
             loop {
                 state.wait();
+                // Paced streams take turns.
+                let turn = state.give.load(Ordering::Relaxed) * number / flows;
+                let mut due = Instant::now() + pause(turn);
                 while state.run.load(Ordering::Relaxed) {
+                    if bytes_per_s.is_some() {
+                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    }
                     let most = state.give.load(Ordering::Relaxed).clamp(1, CHUNK);
                     match give.some(most) {
-                        Ok(count) if count > 0 => state.count(count),
+                        Ok(count) if count > 0 => {
+                            state.count(count);
+                            due += pause(count);
+                        }
                         _ => return,
                     }
                 }

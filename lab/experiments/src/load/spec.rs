@@ -46,6 +46,8 @@ pub struct LoadSpec {
     pub size: usize,
     /// Number of connections that a source opens.
     pub flows: usize,
+    /// Rate of a source, bytes per second over all connections; `None`: as much as TCP allows.
+    pub bytes_per_s: Option<u64>,
 }
 
 /// Counters of a load since the previous mark.

@@ -92,6 +92,7 @@ pub(super) fn loads(
             address: SocketAddr::new(to.1, port),
             size: REQUEST,
             flows: 1,
+            bytes_per_s: None,
         })
     };
     let receiver = load(receives, to)?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`attach`] | attach and detach latency on a running machine |
 //! | [`base`] | columns side by side, raw frames, start-up times: most plans |
+//! | [`egress`] | limits of the traffic to guests, and the latency of other guests |
 //! | [`overhead`] | cost of the profiler |
 //! | [`receive_buffer`] | throughput against the size of the receive buffer |
 //! | `lane_study` | code shared by studies whose plans have a separate form |
@@ -12,6 +13,7 @@
 
 pub mod attach;
 pub mod base;
+pub mod egress;
 mod lane_study;
 pub mod overhead;
 pub mod receive_buffer;

@@ -133,6 +133,7 @@ impl TrafficPair {
             address: SocketAddr::new(address, port),
             size,
             flows,
+            bytes_per_s: None,
         };
         Ok(Self {
             server: Load::start(&spec(server, to.path()))?,
