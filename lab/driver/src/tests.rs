@@ -430,6 +430,7 @@ fn opened(monitor: &Monitor, grants: GrantMode) -> (Box<dyn GuestAccess>, Rc<Led
         ring_order: 1,
         ring_format: RingFormat::Native,
         meta: Meta::Request,
+        any_order: false,
     });
     let vif = VifConfig {
         first_slot: FIRST,

@@ -3,19 +3,19 @@
 //! dedicated queues use it: [`crate::vmq`] and [`crate::dedicated`]. They differ in how the guest
 //! lends its buffers.
 
-use crate::merge::QueueLro;
+use crate::merge::{QueueLro, QueuePoll};
+use crate::nics::NicPort;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
-use config::domain::LroConfig;
 use net::bridge::Verdict;
 use net::packet::checksum::finish_in_place;
 use nic::Frame;
 use runtime::ledger::Hop;
-use runtime::lro::Sums;
 use serde_json::{Map, Value};
+use std::rc::Rc;
 use vif::grants::GrantMechanism;
 use vif::netback::{DeliveryReport, Netback, Returned};
-use vif::netif::{MAX_SLOTS, transport};
+use vif::netif::transport;
 
 /// How a guest lends the buffers of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,12 @@ impl InPlacePorts {
     }
 }
 
-/// Batch of frames in a guest's pages, with LRO and counters.
-#[derive(Debug)]
+/// Batch of frames in a guest's pages, with counters.
+#[derive(Debug, Default)]
 pub struct InPlace {
     /// The batch; empty between batches.
     pub frames: Vec<Frame>,
     verdicts: Vec<Verdict>,
-    lro_stage: QueueLro,
     /// Number of frames received into a guest's pages.
     direct: u64,
     /// Number of these frames that the bridge assigned to other destinations.
@@ -60,34 +59,6 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Creates an empty batch.
-    #[must_use]
-    pub fn new(lro: &LroConfig) -> Self {
-        Self {
-            frames: Vec::new(),
-            verdicts: Vec::new(),
-            lro_stage: QueueLro::new(lro),
-            direct: 0,
-            misdirected: 0,
-        }
-    }
-
-    /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, lro: &LroConfig) {
-        self.lro_stage.set(lro);
-    }
-
-    /// Adds the counters of large receive offload to `sums`.
-    pub fn add_lro(&self, sums: &mut Sums) {
-        self.lro_stage.add_to(sums);
-    }
-
-    /// Returns whether the driver merges frames for this guest.
-    #[must_use]
-    pub fn merges_for(&self, vif: &VifPort) -> bool {
-        self.lro_stage.is_active() && vif.takes_merged()
-    }
-
     /// Counts frames that were received into a guest's pages, and those among them that the bridge
     /// forwarded elsewhere.
     pub(crate) fn count(&mut self, direct: u64, misdirected: u64) {
@@ -102,26 +73,26 @@ impl InPlace {
         self.misdirected
     }
 
-    /// Returns state and counters as JSON.
+    /// Returns the counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Map<String, Value> {
         [
             ("direct_packets", self.direct.into()),
             ("misdirected", self.misdirected.into()),
-            ("lro", self.lro_stage.stat()),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
+        .map(|(name, value): (&str, Value)| (name.to_owned(), value))
         .into_iter()
         .collect()
     }
 
-    /// Delivers the batch. The caller passes the report to [`VifPort::delivered`].
+    /// Delivers the batch. If `lro` is given, merges frames, and may hold some. The caller passes
+    /// the report to [`VifPort::delivered`].
     pub fn deliver(
         &mut self,
         switch: &mut Switch,
         ports: InPlacePorts,
         buffers: BufferLending,
-        merging: bool,
+        lro: Option<&mut QueueLro>,
         now_ns: u64,
     ) -> DeliveryReport {
         self.direct += self.frames.len() as u64;
@@ -134,32 +105,103 @@ impl InPlace {
         if header_last {
             self.decide(switch, ports, buffers, now_ns);
         }
-        if merging && self.frames.len() > 1 {
-            self.merge(switch, ports.guest, buffers, now_ns);
-        }
+        let Some(lro) = lro else {
+            if !header_last {
+                self.decide(switch, ports, buffers, now_ns);
+            }
+            return self.respond(switch, ports.guest, buffers);
+        };
+        let (mut report, buffers) = self.merge(switch, ports, (buffers, lro), now_ns);
         if !header_last {
             self.decide(switch, ports, buffers, now_ns);
         }
-        let report = self.respond(switch, ports.guest, buffers);
-        self.frames.clear();
+        report += self.respond(switch, ports.guest, buffers);
+        reserve(switch, ports.guest, lro);
         report
     }
 
-    fn merge(&mut self, switch: &mut Switch, guest: usize, buffers: BufferLending, now_ns: u64) {
-        let Self {
-            lro_stage, frames, ..
-        } = self;
-        let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
-            return;
+    /// Merges the batch with held frames, or its own frames if the guest's frames cannot be held.
+    /// Returns the report on dropped frames, and how the guest lends the buffers of the remaining
+    /// ones.
+    fn merge(
+        &mut self,
+        switch: &mut Switch,
+        ports: InPlacePorts,
+        (buffers, lro): (BufferLending, &mut QueueLro),
+        now_ns: u64,
+    ) -> (DeliveryReport, BufferLending) {
+        let mut report = DeliveryReport::default();
+        let counts = switch
+            .ports
+            .nic(ports.nic)
+            .is_some_and(NicPort::counts_polls);
+        let vif = switch.ports.vif_mut(ports.guest);
+        let Some((connection, netback)) = vif.and_then(VifPort::numbered_netback) else {
+            return (report, buffers);
         };
-        switch.ledger.charge_to(Hop::Lro, || match buffers {
-            BufferLending::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
-            // Merging may produce packets of `MAX_SLOTS` slots, so the guest must accept these.
-            BufferLending::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
-                lro_stage.merge_any(now_ns, frames);
+        let frames = &mut self.frames;
+        match buffers {
+            BufferLending::Posted { .. } if !netback.can_keep() => {
+                if frames.len() > 1 {
+                    let ledger = &switch.ledger;
+                    ledger.charge_to(Hop::Lro, || lro.merge_runs(netback, now_ns, frames));
+                }
+                return (report, buffers);
+            }
+            BufferLending::Posted { .. } => {
+                switch.ledger.charge_to(Hop::Netback, || {
+                    netback.keep(frames);
+                    report = netback.post_end();
+                });
             }
             BufferLending::Lent => {}
-        });
+        }
+        if frames.is_empty() && !(counts && lro.holds()) {
+            return (report, BufferLending::Lent);
+        }
+        let poll = QueuePoll {
+            now_ns,
+            counts,
+            connection,
+            decided: buffers == BufferLending::Posted { header_last: true },
+        };
+        let ledger = &switch.ledger;
+        ledger.charge_to(Hop::Lro, || lro.pass(netback, poll, frames));
+        (report, BufferLending::Lent)
+    }
+
+    /// Delivers the frames that `lro` holds for the guest if they are due. `is_open` states whether
+    /// the queue still receives the guest's frames; if not, all are due. Returns the number of
+    /// delivered frames.
+    pub fn flush_due(
+        &mut self,
+        switch: &mut Switch,
+        ports: InPlacePorts,
+        lro: &mut QueueLro,
+        is_open: bool,
+        now_ns: u64,
+    ) -> usize {
+        if !lro.holds() {
+            return 0;
+        }
+        let ledger = Rc::clone(&switch.ledger);
+        let guest = switch.ports.vif_mut(ports.guest);
+        let guest = guest.and_then(VifPort::numbered_netback);
+        let frames = &mut self.frames;
+        ledger.charge_to(Hop::Lro, || lro.flush_due(guest, is_open, now_ns, frames));
+        let flushed = self.frames.len();
+        if flushed > 0 {
+            if !lro.is_decided() {
+                self.decide(switch, ports, BufferLending::Lent, now_ns);
+            }
+            let report = self.respond(switch, ports.guest, BufferLending::Lent);
+            reserve(switch, ports.guest, lro);
+            if let Some(vif) = switch.ports.vif_mut(ports.guest) {
+                vif.delivered(&report);
+                switch.dirty.mark(ports.guest);
+            }
+        }
+        flushed
     }
 
     /// Gets the verdict on each frame. Keeps the frames for the guest in the batch, and writes
@@ -212,26 +254,38 @@ impl InPlace {
         switch.trace.end();
     }
 
-    /// Answers the guest's requests with the remaining frames.
-    fn respond(&self, switch: &mut Switch, guest: usize, buffers: BufferLending) -> DeliveryReport {
+    /// Answers the guest's requests with the remaining frames, and clears the batch.
+    fn respond(
+        &mut self,
+        switch: &mut Switch,
+        guest: usize,
+        buffers: BufferLending,
+    ) -> DeliveryReport {
         let mut report = DeliveryReport::default();
-        let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
-            return report;
-        };
-        switch.ledger.charge_to(Hop::Netback, || match buffers {
-            BufferLending::Posted { .. } => {
-                for frame in &self.frames {
-                    netback.accept(frame);
+        if let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) {
+            switch.ledger.charge_to(Hop::Netback, || match buffers {
+                BufferLending::Posted { .. } => {
+                    for frame in &self.frames {
+                        netback.accept(frame);
+                    }
+                    report = netback.post_end();
                 }
-                netback.post_end()
-            }
-            BufferLending::Lent => {
-                for frame in &self.frames {
-                    netback.deliver(frame, &mut report);
+                BufferLending::Lent => {
+                    for frame in &self.frames {
+                        netback.deliver(frame, &mut report);
+                    }
                 }
-                report
-            }
-        })
+            });
+        }
+        self.frames.clear();
+        report
+    }
+}
+
+/// Reserves requests of the guest for the frames that `lro` holds.
+fn reserve(switch: &mut Switch, guest: usize, lro: &QueueLro) {
+    if let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) {
+        lro.reserve(netback);
     }
 }
 

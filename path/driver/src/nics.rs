@@ -143,6 +143,14 @@ impl NicPort {
         }
     }
 
+    /// Returns whether each poll counts for the flush policy of large receive offload, even without
+    /// frames: with the policy `Tick`, a poll is a tick. Otherwise empty polls do not count,
+    /// because any guest's notification causes one.
+    #[must_use]
+    pub fn counts_polls(&self) -> bool {
+        matches!(self.moderator.policy(), ModerationPolicy::Tick { .. })
+    }
+
     /// Makes the next poll due immediately, because a dedicated queue contains more frames.
     pub fn has_more(&mut self) {
         self.moderator.has_more();
@@ -204,9 +212,7 @@ impl NicPort {
             true => self.poll(now_ns, budget, &mut arrived, ledger),
             false => 0,
         };
-        // With the policy `Tick`, every due poll counts as one tick of the flush policy. Otherwise
-        // empty polls do not count, because any guest's notification causes one.
-        let polled = is_due && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
+        let polled = is_due && self.counts_polls();
         ledger.charge_to(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
         });

@@ -126,8 +126,8 @@ impl DriverReport<'_> {
                 nic.lro.add_to(lro);
                 let mut value = nic_stat(nic, drops);
                 if let Some(queues) = self.queues.iter().find(|queues| queues.nic == number) {
-                    drops.add("misdirected", queues.in_place.misdirected());
-                    queues.in_place.add_lro(lro);
+                    drops.add("misdirected", queues.misdirected());
+                    queues.add_lro(lro);
                     value["vmq"] = queues.stat(&self.switch.ports);
                 }
                 value
@@ -141,9 +141,10 @@ impl DriverReport<'_> {
                 let mut receivers = self.dedicated.iter();
                 if let Some(receiver) = receivers.find(|receiver| receiver.ports.guest == number) {
                     drops.add("misdirected", receiver.in_place.misdirected());
-                    receiver.in_place.add_lro(lro);
+                    receiver.lro.add_to(lro);
                     if let Some(queue) = value["queue"].as_object_mut() {
                         queue.extend(receiver.in_place.stat());
+                        queue.insert("lro".to_owned(), receiver.lro.stat());
                     }
                 }
                 value

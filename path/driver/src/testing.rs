@@ -119,6 +119,7 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
         ring_order: 1,
         ring_format: RingFormat::Native,
         meta: Meta::Request,
+        any_order: false,
     };
     let vif = VifConfig {
         slots: ENTRIES,

@@ -261,7 +261,7 @@ impl<W: Wait> Driver<W> {
     }
 
     /// Takes one batch from a NIC and from each of its dedicated queues; returns whether any frames
-    /// arrived. Reads revoked queues before the shared queue, because they contain older frames,
+    /// arrived or were delivered. Delivers held frames first. Reads revoked queues before the shared queue, because they contain older frames,
     /// and assigned queues after the shared queue.
     fn serve_nic(&mut self, number: usize, now_ns: u64) -> bool {
         let Self {
@@ -276,6 +276,9 @@ impl<W: Wait> Driver<W> {
         let mut moved = false;
         if let Some(queues) = &mut queues {
             moved |= queues.drain(switch, now_ns, budget) > 0;
+        }
+        for receiver in dedicated.iter_mut().filter(|of| of.ports.nic == number) {
+            moved |= receiver.flush_due(switch, now_ns) > 0;
         }
         moved |= switch.forward_from(number, now_ns, budget).packets > 0;
         if let Some(queues) = &mut queues {
@@ -389,7 +392,9 @@ impl<W: Wait> Driver<W> {
         let queues = self.queues.iter().filter_map(|of| of.due_ns(now_ns));
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
         let dedicated = dedicated.filter_map(|queue| queue.due_ns(now_ns));
-        let due = queues.chain(dedicated).chain(self.fairness.due_ns());
+        let held = self.dedicated.iter().filter_map(DedicatedReceiver::due_ns);
+        let due = queues.chain(dedicated).chain(held);
+        let due = due.chain(self.fairness.due_ns());
         let due = due
             .chain(self.backpressure.due_ns())
             .chain(self.nics_wait(now_ns));
@@ -482,10 +487,10 @@ impl<W: Wait> Driver<W> {
                     nic.set_lro(lro);
                 }
                 for queues in &mut self.queues {
-                    queues.in_place.set_lro(lro);
+                    queues.set_lro(lro);
                 }
                 for receiver in &mut self.dedicated {
-                    receiver.set_lro(lro);
+                    receiver.lro.set(lro);
                 }
                 Ok(json!({ "key": key, "value": value }))
             }

@@ -2,7 +2,7 @@
 //! bridge, an endpoint): the engine and its limit on held buffers.
 
 use config::lro::{FlushConfig, FormKey, LroConfig, PshConfig, RulesKey};
-use net::lro::{self, Lro, Settings};
+use net::lro::{self, HoldLatency, Lro, LroCounters, Settings};
 use nic::Frame;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -110,6 +110,38 @@ impl LroStage {
         }
     }
 
+    /// Flushes all held frames, because their owner may have revoked their buffers.
+    pub fn flush_revoked(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        if let Some(engine) = &mut self.engine {
+            engine.flush_revoked(now_ns, out);
+        }
+    }
+
+    /// Flushes the oldest aggregates until at most `buffers` buffers and `aggregates` aggregates
+    /// are held, because buffers run low.
+    pub fn limit_held(
+        &mut self,
+        (buffers, aggregates): (usize, usize),
+        now_ns: u64,
+        out: &mut Vec<Frame>,
+    ) {
+        let Some(engine) = &mut self.engine else {
+            return;
+        };
+        if let Some(surplus) = engine.held().checked_sub(buffers) {
+            engine.flush_oldest(surplus, now_ns, out);
+        }
+        while engine.aggregates() > aggregates {
+            engine.flush_oldest(1, now_ns, out);
+        }
+    }
+
+    /// Returns the number of held aggregates.
+    #[must_use]
+    pub fn aggregates(&self) -> usize {
+        self.engine.as_ref().map_or(0, |engine| engine.aggregates())
+    }
+
     /// Returns the number of held buffers.
     #[must_use]
     pub fn held(&self) -> usize {
@@ -130,6 +162,13 @@ impl LroStage {
     /// Returns the settings in effect and the counters, as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
+        self.stat_with([])
+    }
+
+    /// Returns the settings in effect, and the counters of this engine and of `others` together, as
+    /// JSON.
+    #[must_use]
+    pub fn stat_with<'a>(&'a self, others: impl IntoIterator<Item = &'a Self>) -> Value {
         let config = &self.config;
         let mut stat = json!({
             "on": self.is_on(),
@@ -138,10 +177,11 @@ impl LroStage {
             "buffers": config.buffers,
             "flush": config.flush,
         });
-        if let Some(engine) = &self.engine
-            && let Some(all) = stat.as_object_mut()
-        {
-            all.extend(counters(engine));
+        let stages = std::iter::once(self).chain(others);
+        let engines = stages.filter_map(|stage| stage.engine.as_deref());
+        let summed = engines.map(EngineCounters::of).reduce(EngineCounters::plus);
+        if let (Some(summed), Some(all)) = (summed, stat.as_object_mut()) {
+            all.extend(summed.report());
         }
         stat
     }
@@ -186,32 +226,58 @@ fn settings(config: &LroConfig) -> Settings {
     }
 }
 
-fn counters(engine: &Lro) -> Map<String, Value> {
-    let counters = engine.counters();
-    let latency = engine.latency();
-    let us = |ns: u64| ns as f64 / 1e3;
-    let flushed: Map<String, Value> = counters
-        .reasons()
-        .map(|(reason, count)| (reason.to_owned(), count.into()))
-        .collect();
-    let all = json!({
-        "segments": counters.segments,
-        "aggregates": counters.aggregates,
-        "rate": counters.rate(),
-        "merged": counters.merged,
-        "bad_checksums": counters.bad_checksums,
-        "held": engine.held(),
-        "flushed": flushed,
-        "latency_us": {
-            "count": latency.count(),
-            "p50": us(latency.p50_ns()),
-            "p99": us(latency.p99_ns()),
-            "max": us(latency.max_ns()),
-        },
-    });
-    match all {
-        Value::Object(all) => all,
-        _ => Map::new(),
+/// Counters of one engine or of several.
+struct EngineCounters {
+    counters: LroCounters,
+    latency: HoldLatency,
+    /// Number of held buffers.
+    held: usize,
+}
+
+impl EngineCounters {
+    fn of(engine: &Lro) -> Self {
+        Self {
+            counters: engine.counters().clone(),
+            latency: engine.latency().clone(),
+            held: engine.held(),
+        }
+    }
+
+    fn plus(mut self, other: Self) -> Self {
+        self.counters.add(&other.counters);
+        self.latency.add(&other.latency);
+        self.held += other.held;
+        self
+    }
+
+    fn report(&self) -> Map<String, Value> {
+        let Self {
+            counters, latency, ..
+        } = self;
+        let us = |ns: u64| ns as f64 / 1e3;
+        let flushed: Map<String, Value> = counters
+            .reasons()
+            .map(|(reason, count)| (reason.to_owned(), count.into()))
+            .collect();
+        let all = json!({
+            "segments": counters.segments,
+            "aggregates": counters.aggregates,
+            "rate": counters.rate(),
+            "merged": counters.merged,
+            "bad_checksums": counters.bad_checksums,
+            "held": self.held,
+            "flushed": flushed,
+            "latency_us": {
+                "count": latency.count(),
+                "p50": us(latency.p50_ns()),
+                "p99": us(latency.p99_ns()),
+                "max": us(latency.max_ns()),
+            },
+        });
+        match all {
+            Value::Object(all) => all,
+            _ => Map::new(),
+        }
     }
 }
 

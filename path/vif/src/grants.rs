@@ -128,6 +128,17 @@ pub trait GrantMechanism: Debug {
     /// Ends [`GrantMechanism::post_begin`]: no device writes to its pages any more.
     fn post_end(&mut self) {}
 
+    /// Returns whether [`GrantMechanism::hold`] is supported.
+    fn can_hold(&self) -> bool {
+        false
+    }
+
+    /// Returns a number that changes with each revocation that the guest has announced. A guest
+    /// may revoke a page by force while it is held.
+    fn revocations(&self) -> u64 {
+        0
+    }
+
     /// Makes pages writable for a device, each until its [`Self::hold_end`], or records an error in
     /// their accesses. Appends the guest's frame number of each page to `frames`. A mechanism that
     /// does not know the frame numbers rejects all accesses.
@@ -180,6 +191,14 @@ impl<G: GrantMechanism + ?Sized> GrantMechanism for Box<G> {
 
     fn post_end(&mut self) {
         (**self).post_end();
+    }
+
+    fn can_hold(&self) -> bool {
+        (**self).can_hold()
+    }
+
+    fn revocations(&self) -> u64 {
+        (**self).revocations()
     }
 
     fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {

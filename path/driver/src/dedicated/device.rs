@@ -90,6 +90,12 @@ impl GuestDeviceQueue {
         starved.then(|| now_ns.saturating_add(self.retry_ns))
     }
 
+    /// Returns whether the queue may receive the guest's frames.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.queue.is_started()
+    }
+
     /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {

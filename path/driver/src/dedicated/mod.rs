@@ -9,14 +9,15 @@ mod small_frames;
 pub mod socket;
 
 use crate::in_place::{BufferLending, InPlace, InPlacePorts};
+use crate::merge::QueueLro;
 use crate::nics::PollResult;
 use crate::switch::Switch;
 use config::domain::LroConfig;
 use nic::Frame;
+use queue::DedicatedQueue;
 use runtime::ledger::Hop;
 use small_frames::SmallFrames;
 use vif::netback::DeliveryReport;
-use vif::netif::MAX_SLOTS;
 
 /// Receives the frames of one guest's dedicated queue.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct DedicatedReceiver {
     pub ports: InPlacePorts,
     /// Batch of frames in the guest's pages.
     pub in_place: InPlace,
+    /// Large receive offload.
+    pub lro: QueueLro,
     small: SmallFrames,
 }
 
@@ -34,14 +37,31 @@ impl DedicatedReceiver {
     pub fn new(ports: InPlacePorts, lro: &LroConfig) -> Self {
         Self {
             ports,
-            in_place: InPlace::new(&limit_segments(lro)),
+            in_place: InPlace::default(),
+            lro: QueueLro::new(lro),
             small: SmallFrames::default(),
         }
     }
 
-    /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, lro: &LroConfig) {
-        self.in_place.set_lro(&limit_segments(lro));
+    /// Returns the time at which held frames are due.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        self.lro.due_ns()
+    }
+
+    /// Delivers held frames that are due. Must precede newer frames for the guest in the wire's
+    /// shared queue. Returns the number of delivered frames.
+    pub fn flush_due(&mut self, switch: &mut Switch, now_ns: u64) -> usize {
+        let Self {
+            ports,
+            in_place,
+            lro,
+            ..
+        } = self;
+        let vif = switch.ports.vif(ports.guest);
+        let queue = vif.and_then(|vif| vif.queue.as_ref());
+        let is_open = queue.is_some_and(DedicatedQueue::is_open);
+        in_place.flush_due(switch, *ports, lro, is_open, now_ns)
     }
 
     /// Delivers the received frames of the queue, and lends newly posted buffers to the kernel or
@@ -56,7 +76,8 @@ impl DedicatedReceiver {
         if wire.poll_result() == PollResult::Nothing {
             return 0;
         }
-        let merging = self.in_place.merges_for(vif);
+        let merging = self.lro.is_active() && vif.takes_merged();
+        let ticks = merging && self.lro.holds() && wire.counts_polls();
         let Some((queue, netback)) = vif.dedicated() else {
             return 0;
         };
@@ -71,7 +92,7 @@ impl DedicatedReceiver {
             taken = queue.receive(budget, netback, frames);
             bytes = frames.iter().map(Frame::len).sum();
         }
-        if taken == 0 {
+        if taken == 0 && !ticks {
             queue.post_to_device(netback);
             switch.ledger.enter(before);
             // The calls above may have detected a corrupt ring, or returned buffers of a dead
@@ -89,10 +110,11 @@ impl DedicatedReceiver {
         }
         // The rest is charged to the netback, so that changes of hop within it need no time stamps.
         switch.ledger.enter(Hop::Netback);
+        let lro = merging.then_some(&mut self.lro);
         let report = match small {
             0 => self
                 .in_place
-                .deliver(switch, self.ports, BufferLending::Lent, merging, now_ns),
+                .deliver(switch, self.ports, BufferLending::Lent, lro, now_ns),
             _ => {
                 let delivery = self.small.deliver(switch, self.ports, now_ns);
                 self.in_place.count(small as u64, delivery.misdirected);
@@ -108,13 +130,5 @@ impl DedicatedReceiver {
         }
         switch.ledger.enter(before);
         taken
-    }
-}
-
-/// Limits merged packets to the slots that a guest accepts.
-fn limit_segments(lro: &LroConfig) -> LroConfig {
-    LroConfig {
-        segments: lro.segments.min(MAX_SLOTS.into()),
-        ..*lro
     }
 }

@@ -55,6 +55,15 @@ impl DedicatedQueue {
         }
     }
 
+    /// Returns whether the queue may receive the guest's frames.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Socket(queue) => queue.is_open(),
+            Self::Device(queue) => queue.is_open(),
+        }
+    }
+
     /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {

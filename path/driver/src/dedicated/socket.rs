@@ -163,6 +163,12 @@ impl SocketQueue {
             .then(|| now_ns.saturating_add(RETRY_INTERVAL_NS))
     }
 
+    /// Returns whether the queue may receive the guest's frames.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == QueueState::Open
+    }
+
     /// Returns state and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {

@@ -392,6 +392,14 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
         ledger.enter(before);
     }
 
+    fn can_hold(&self) -> bool {
+        true
+    }
+
+    fn revocations(&self) -> u64 {
+        self.table.announced()
+    }
+
     fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         self.claim_each(accesses);
         self.hold_claimed(accesses, frames);

@@ -10,7 +10,7 @@ const FRAME: usize = 1519;
 const GUEST: usize = 1;
 
 fn in_place() -> InPlace {
-    InPlace::new(&LroConfig::default())
+    InPlace::default()
 }
 
 /// Acts as the device: receives these frames into the guest's posted buffers. Returns the buffers.
@@ -38,7 +38,7 @@ fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> DeliveryReport {
         guest: GUEST,
     };
     let buffers = BufferLending::Posted { header_last: false };
-    let report = in_place.deliver(&mut machine.switch, ports, buffers, false, 0);
+    let report = in_place.deliver(&mut machine.switch, ports, buffers, None, 0);
     let vif = machine.switch.ports.vif_mut(GUEST).unwrap();
     vif.delivered(&report);
     machine.switch.dirty.mark(GUEST);

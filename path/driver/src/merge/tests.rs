@@ -1,6 +1,8 @@
 //! Tests of merging in a guest's posted buffers. The guest receives the same packets in the same
 //! order, merged where they are consecutive.
 
+mod held;
+
 use super::*;
 use net::packet::segment::segment;
 use nic::{Caps, Checksum, Piece};
@@ -49,7 +51,7 @@ fn receive_into_guest(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) ->
 /// receives.
 fn delivered(rig: &mut Rig, merger: &mut QueueLro, packets: &[Vec<u8>]) -> Vec<usize> {
     let mut frames = receive_into_guest(&mut rig.back, packets);
-    merger.merge(&rig.back, 1, &mut frames);
+    merger.merge_runs(&rig.back, 1, &mut frames);
     for frame in &frames {
         rig.back.accept(frame);
     }

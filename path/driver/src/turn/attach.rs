@@ -112,12 +112,16 @@ impl<W: Wait> Driver<W> {
     pub(super) fn detach(&mut self, conn: ConnId) -> Result<Value, String> {
         let number = self.vif_of(conn).map(|(number, _)| number);
         if let Some(number) = number
-            && let Some(vif) = self.switch.ports.vif_mut(number)
+            && let Some(vif) = self.switch.ports.vif(number)
         {
             if vif.queue.is_some() {
                 return Err(format!("{} has a dedicated queue of a NIC", vif.name));
             }
-            vif.disconnect()?;
+            self.flush_held(number);
+            if let Some(vif) = self.switch.ports.vif_mut(number) {
+                vif.publish();
+                vif.disconnect()?;
+            }
             self.remove_port(number);
         }
         Ok(json!({ "detached": conn.0 }))
@@ -134,6 +138,7 @@ impl<W: Wait> Driver<W> {
             return Err(format!("{} has a dedicated queue of a NIC", vif.name));
         }
         self.update_flow_table(number, &vif.settings.rules, vif_identity(&vif))?;
+        self.flush_held(number);
         let rules = firewall::bridge_rules(&vif.settings.rules);
         self.switch.bridge.set_rules(number, &rules);
         self.fairness.insert(number, &vif);
@@ -145,6 +150,14 @@ impl<W: Wait> Driver<W> {
             port.common.rule_names = firewall::rule_names(&vif.settings.rules);
         }
         Ok(json!({ "changed": vif.conn }))
+    }
+
+    /// Delivers the frames that large receive offload holds in the pages of the guest at `number`.
+    fn flush_held(&mut self, number: usize) {
+        let now_ns = shmem::time::monotonic_ns();
+        for queues in &mut self.queues {
+            queues.flush(&mut self.switch, number, now_ns);
+        }
     }
 
     /// Returns the port of a connection and the port's number.

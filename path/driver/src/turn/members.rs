@@ -88,8 +88,9 @@ impl<W: Wait> Driver<W> {
 
     /// Removes a port from the driver's lists, and drops its queued frames.
     pub(super) fn remove_port(&mut self, number: usize) {
+        let now_ns = shmem::time::monotonic_ns();
         for queues in &mut self.queues {
-            queues.remove_guest(&mut self.switch.ports, number);
+            queues.remove_guest(&mut self.switch.ports, number, now_ns);
         }
         self.dedicated
             .retain(|receiver| receiver.ports.guest != number);
@@ -100,7 +101,7 @@ impl<W: Wait> Driver<W> {
             vif.sender.forget(number);
         }
         self.drop_flows(number);
-        self.switch.remove(number, shmem::time::monotonic_ns());
+        self.switch.remove(number, now_ns);
     }
 
     /// Gives a port a flow table if its rules are stateful, and frees its table if they are not.

@@ -180,6 +180,12 @@ impl VifPort {
         self.link.as_mut()?.queues.only_mut()
     }
 
+    /// Like [`VifPort::netback`], with the number of the connection. Each connection of the port
+    /// has another number.
+    pub fn numbered_netback(&mut self) -> Option<(u64, &mut GuestNetback)> {
+        Some((self.links, self.link.as_mut()?.queues.only_mut()?))
+    }
+
     /// Returns the dedicated queue and the netback, if the guest is connected.
     pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut GuestNetback)> {
         Some((self.queue.as_mut()?, self.link.as_mut()?.queues.only_mut()?))

@@ -148,6 +148,7 @@ impl VifPort {
                 .for_each(|queue| queue.offer_multicast_filter(groups));
         }
         self.link = Some(ConnectedVif { queues, held });
+        self.links += 1;
         if let Some(queue) = &mut self.queue {
             queue.connected(front.table);
         }

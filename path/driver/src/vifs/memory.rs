@@ -4,7 +4,9 @@ use crate::grants::GranterWindow;
 use crate::grants::counted::CountedGrants;
 use crate::vifs::hashing::Hashing;
 use abi::Slot;
-use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
+use config::domain::{
+    DriverConfig, GrantMode, NicConfig, NicKindConfig, Offloads, RingFormat, VifConfig,
+};
 use config::lro::Meta;
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
@@ -37,6 +39,8 @@ pub struct VifSettings {
     pub ring_format: RingFormat,
     /// The slot that carries the segment size of a packet to a guest.
     pub meta: Meta,
+    /// Whether to offer every guest responses in any order.
+    pub any_order: bool,
 }
 
 /// A guest's memory, ready for access.
@@ -135,6 +139,7 @@ impl VifSettings {
             ring_order: config.ring_order,
             ring_format: config.ring_format,
             meta: config.lro.meta,
+            any_order: holds_in_place(config),
         }
     }
 
@@ -171,8 +176,9 @@ impl VifSettings {
                 self.ring_format == RingFormat::Native,
                 Features::NATIVE_RINGS,
             ),
-            // A device returns buffers in the order of its frames, and not in posting order.
-            (has_queue, Features::RX_ANY_ORDER),
+            // A device returns buffers in the order of its frames, and large receive offload in
+            // that of its aggregates, and not in posting order.
+            (has_queue || self.any_order, Features::RX_ANY_ORDER),
         ];
         let offered = offers.into_iter().filter(|(is_offered, _)| *is_offered);
         BackRecord {
@@ -181,6 +187,17 @@ impl VifSettings {
             max_slots: MAX_SLOTS,
         }
     }
+}
+
+/// Returns whether large receive offload holds frames in guests' pages: frames of a NIC's dedicated
+/// queues. Unsegmented frames from a NIC need the segment size in the first response, which
+/// excludes responses in any order.
+fn holds_in_place(config: &DriverConfig) -> bool {
+    let segments = |nic: &NicConfig| matches!(nic.kind, NicKindConfig::Tap { tso: true, .. });
+    let mut queues = config.nics.iter().filter(|nic| nic.settings.vmq.is_some());
+    let has_queues = queues.clone().next().is_some();
+    let grants = config.driver.grants.has_tables();
+    config.lro.at.physical() && grants && has_queues && !queues.any(segments)
 }
 
 impl GuestAccess for GuestMemory {

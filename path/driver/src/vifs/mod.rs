@@ -63,6 +63,8 @@ pub struct VifPort {
     /// The domain to which the doorbell belongs.
     frontend: Option<DomId>,
     link: Option<ConnectedVif>,
+    /// Number of links so far.
+    links: u64,
     /// Sum of the counters of earlier links.
     past: InterfaceCounters,
     resegmenter: Resegmenter,
@@ -128,6 +130,7 @@ impl VifPort {
             doorbell: None,
             frontend: None,
             link: None,
+            links: 0,
             past: InterfaceCounters::default(),
             resegmenter: Resegmenter::default(),
             queue: None,

@@ -112,9 +112,7 @@ impl GuestQueues {
         }
         let mut all = DeliveryReport::default();
         self.divide(frames, pick, |queue, own| {
-            let report = deliver(queue, own);
-            all.delivered += report.delivered;
-            all.bytes += report.bytes;
+            all += deliver(queue, own);
         });
         all
     }

@@ -202,6 +202,14 @@ impl Assignment {
         }
     }
 
+    /// Returns whether the guest at `port` uses a queue.
+    #[must_use]
+    pub fn is_active(&self, port: usize) -> bool {
+        self.assigned.iter().any(|assigned| {
+            assigned.port == Some(port) && assigned.phase == AssignmentPhase::Active
+        })
+    }
+
     /// Counts frames for the guest at `port`.
     #[inline]
     pub fn count(&mut self, port: usize, frames: u64) {

@@ -41,6 +41,15 @@ impl LroCounters {
         }
     }
 
+    /// Adds the counters of another engine.
+    pub fn add(&mut self, other: &Self) {
+        self.segments += other.segments;
+        self.aggregates += other.aggregates;
+        self.merged += other.merged;
+        self.bad_checksums += other.bad_checksums;
+        self.flushed += other.flushed;
+    }
+
     #[inline]
     pub(super) fn count(&mut self, reason: Reason) {
         self.flushed.count(reason);

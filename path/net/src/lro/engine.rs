@@ -149,6 +149,12 @@ impl Lro {
         self.buffers + self.uncollected as usize
     }
 
+    /// Returns the number of held aggregates.
+    #[must_use]
+    pub fn aggregates(&self) -> usize {
+        self.held.len() - self.free.len()
+    }
+
     /// Returns the counters since the engine was created.
     #[must_use]
     pub fn counters(&self) -> &LroCounters {

@@ -54,6 +54,15 @@ impl HoldLatency {
         self.max_ns = self.max_ns.max(ns);
     }
 
+    /// Adds the values of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (to, from) in self.buckets.iter_mut().zip(&*other.buckets) {
+            *to += from;
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
     pub(super) fn reset(&mut self) {
         self.buckets.fill(0);
         self.sum_ns = 0;

@@ -34,6 +34,12 @@ impl Lro {
         self.flush_all(Reason::Drain, now_ns, out);
     }
 
+    /// Flushes everything. The caller does this when the owner of held buffers may have revoked
+    /// them.
+    pub fn flush_revoked(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        self.flush_all(Reason::Revoked, now_ns, out);
+    }
+
     /// Returns the monotonic time in nanoseconds at which [`Lro::expire`] is due; `None` if no
     /// aggregate waits for a time.
     #[must_use]

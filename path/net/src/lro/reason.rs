@@ -85,9 +85,11 @@ abi::named_enum! {
         TableFull = "table_full",
         /// Buffers ran low.
         NoDescriptor = "no_descriptor",
+        /// The owner of its buffers revoked a page.
+        Revoked = "revoked",
         /// The settings changed.
         Settings = "settings",
-        /// The interface closed.
+        /// The interface closed, or its packets take another path.
         Drain = "drain",
     }
 }

@@ -168,8 +168,7 @@ impl Lro {
 
     /// Frees a slot for a flow with this hash.
     fn make_room(&mut self, hash: u64, now_ns: u64, out: &mut Vec<Frame>) {
-        let held = self.held.len() - self.free.len();
-        if held >= self.settings.flows.max(1)
+        if self.aggregates() >= self.settings.flows.max(1)
             && let Some(oldest) = self.age.first(AGE)
         {
             self.close(oldest, Reason::TableFull, now_ns, out);

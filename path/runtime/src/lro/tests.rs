@@ -306,3 +306,50 @@ fn packets_with_a_header_slot_are_merged() {
         );
     }
 }
+
+#[test]
+fn held_aggregates_are_limited_on_request() {
+    let mut pool = pool(64);
+    let mut lro_stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(5000)), 64);
+    let packets: Vec<_> = (0..3)
+        .flat_map(|flow| (0..4).map(move |n| packet(flow, n)))
+        .collect();
+    let mut out = Vec::new();
+    lro_stage.pass(1, true, &mut frames(&mut pool, &packets), &mut out);
+    assert_eq!((lro_stage.aggregates(), lro_stage.held()), (3, 12));
+    lro_stage.limit_held((12, 3), 2, &mut out);
+    assert!(out.is_empty());
+    lro_stage.limit_held((11, 3), 2, &mut out);
+    assert_eq!((out.len(), lro_stage.held()), (1, 8));
+    lro_stage.limit_held((64, 1), 2, &mut out);
+    assert_eq!((out.len(), lro_stage.aggregates()), (2, 1));
+    lro_stage.flush_revoked(3, &mut out);
+    assert_eq!(payloads(&out), payloads_of(&packets), "the oldest first");
+    let stat = lro_stage.stat();
+    assert_eq!(stat["flushed"]["no_descriptor"], 2);
+    assert_eq!(stat["flushed"]["revoked"], 1);
+}
+
+#[test]
+fn counters_of_several_engines_add_up() {
+    let mut pool = pool(64);
+    let stages = [2, 3].map(|count| {
+        let mut stage = LroStage::new(LroSide::Physical, &config(FlushConfig::After(50)), 32);
+        let packets: Vec<_> = (0..count).map(|n| packet(1, n)).collect();
+        let mut out = Vec::new();
+        stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
+        if count == 2 {
+            stage.drain(40_000, &mut out);
+        }
+        stage
+    });
+    let unused = LroStage::new(LroSide::Physical, &LroConfig::default(), 32);
+    let stat = unused.stat_with(&stages);
+    assert_eq!((&stat["segments"], &stat["merged"]), (&5.into(), &1.into()));
+    assert_eq!(
+        (&stat["held"], &stat["flush"]),
+        (&3.into(), &"adaptive".into())
+    );
+    assert_eq!(stat["latency_us"]["count"], 1);
+    assert_eq!(stat["latency_us"]["max"], 40.0);
+}

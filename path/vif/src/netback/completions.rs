@@ -11,6 +11,7 @@ use crate::netif::{ExtraInfo, Negotiated, RxResponse, rsp, rxf};
 use nic::{Checksum, Frame, GsoKind};
 use shmem::Span;
 use smallvec::SmallVec;
+use std::ops::AddAssign;
 
 /// Result of delivering frames to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub struct DeliveryReport {
     pub bytes: u64,
     /// Dropped frames.
     pub drops: DropCounts,
+}
+
+impl AddAssign for DeliveryReport {
+    fn add_assign(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.bytes += other.bytes;
+        self.drops += other.drops;
+    }
 }
 
 impl DeliveryReport {

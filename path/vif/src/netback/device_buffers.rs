@@ -188,7 +188,7 @@ impl<G: GrantMechanism> Netback<G> {
         let completions = completions(frame, &self.negotiated, parts.iter().copied().map(Some))?;
         // The segment size occupies the slot of a request that is still in the ring.
         let extra = match self.extra(frame) {
-            Some(extra) if self.posted(1) == 1 => {
+            Some(extra) if self.ready(1) == 1 => {
                 let words = self.rx.peek(0).ok_or(VifDrop::NoRequest)?;
                 Some(self.extra_for_request(extra, RxRequest::decode(words).id))
             }
@@ -199,6 +199,7 @@ impl<G: GrantMechanism> Netback<G> {
         put_merged_header(frame)?;
         if extra.is_some() {
             self.rx.consume(1);
+            self.reserved = self.reserved.saturating_sub(1);
             self.counters.meta_requests += 1;
         }
         let mut writer = RxResponseWriter::new(frame, &self.negotiated, extra, completions.len());

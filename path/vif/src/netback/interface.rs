@@ -37,6 +37,8 @@ pub struct Netback<G> {
     pub(super) zero_copy: ZeroCopyBatch,
     /// Requests outstanding at a device across turns.
     pub(super) outstanding: Outstanding,
+    /// Number of requests in the ring that only segment sizes may use.
+    pub(super) reserved: u32,
     /// The guest's multicast filter, if the guest was offered one.
     pub(super) groups: Option<MulticastFilter>,
 }
@@ -68,6 +70,7 @@ impl<G: GrantMechanism> Netback<G> {
             responses: Vec::new(),
             zero_copy: ZeroCopyBatch::default(),
             outstanding: Outstanding::default(),
+            reserved: 0,
             groups: None,
         })
     }
@@ -209,9 +212,16 @@ impl<G: GrantMechanism> Netback<G> {
         work
     }
 
-    /// Returns the number of posted receive buffers, up to `want`. Reads the shared index only if
-    /// fewer than `want` are known.
+    /// Returns the number of posted receive buffers, except [reserved](Netback::reserve) ones, up
+    /// to `want`. Reads the shared index only if fewer than `want` are known.
     pub fn posted(&mut self, want: u32) -> u32 {
+        let reserved = self.reserved;
+        let ready = self.ready(want.saturating_add(reserved));
+        ready.saturating_sub(reserved)
+    }
+
+    /// Returns the number of requests in the ring, up to `want`.
+    pub(super) fn ready(&mut self, want: u32) -> u32 {
         match self.rx.ready_for(want) {
             Ok(ready) => ready.min(want),
             Err(overrun) => {

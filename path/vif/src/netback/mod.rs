@@ -18,6 +18,7 @@ mod copies;
 mod device_buffers;
 mod from_guest;
 mod interface;
+mod kept_frames;
 mod multicast_filter;
 mod outstanding;
 mod small_frames;

@@ -8,7 +8,13 @@
 //! for [`Netback::to_guest`]. Responses keep the order of the requests (NETIF-5), so an unused
 //! buffer before the last used one is answered with an error.
 //!
-//! Frames in consecutive buffers may have been merged into one. Without `rx-meta` (NETIF-21), its
+//! If the guest accepts responses in any order, received frames may instead be [kept]: their
+//! requests become outstanding, as if they were lent to a device (`device_buffers`), so that frames
+//! can be merged across batches.
+//!
+//! [kept]: Netback::keep
+//!
+//! Otherwise, frames in consecutive buffers may have been merged into one. Without `rx-meta` (NETIF-21), its
 //! segment size needs a separate slot among the responses. So the netback *leaves out* the request
 //! behind a first buffer before it knows the frame's length (Ram's thesis, 5.1):
 //!
@@ -61,10 +67,12 @@ impl<G: GrantMechanism> Netback<G> {
         (self.zero_copy.skips_requests && !self.negotiated.rx_meta).then_some(between)
     }
 
-    /// Sets whether merged frames may be [accepted](Netback::accept), for a whole batch.
+    /// Sets whether merged frames may be [accepted](Netback::accept), or
+    /// [kept](Netback::can_keep) and merged, for a whole batch.
     pub fn expect_merged(&mut self, merged: bool) {
         if !self.zero_copy.running {
-            self.zero_copy.skips_requests = merged;
+            self.zero_copy.keeps = merged && self.can_keep();
+            self.zero_copy.skips_requests = merged && !self.zero_copy.keeps;
         }
     }
 
@@ -134,7 +142,7 @@ impl<G: GrantMechanism> Netback<G> {
         if ahead == 0 || self.fatal.is_some() {
             return false;
         }
-        let ready = self.posted((have + ahead) as u32) as usize;
+        let ready = self.ready_for_batch(have + ahead);
         for n in have..ready {
             let Some(words) = self.rx.peek(n as u32) else {
                 break;
@@ -174,6 +182,16 @@ impl<G: GrantMechanism> Netback<G> {
             }
         }
         true
+    }
+
+    /// Returns the number of requests for a batch of `want` buffers. While frames are kept, leaves a
+    /// request for the segment size of every merged frame, which has two or more buffers.
+    fn ready_for_batch(&mut self, want: usize) -> usize {
+        if !self.zero_copy.keeps {
+            return self.posted(want as u32) as usize;
+        }
+        let ready = self.posted((want + want.div_ceil(2)) as u32) as usize;
+        want.min(ready * 2 / 3)
     }
 
     /// Takes back a posted buffer without a frame: unused, or with `fault` because its memory is
@@ -281,6 +299,7 @@ impl<G: GrantMechanism> Netback<G> {
                     report.bytes += u64::from(whole);
                     response
                 }
+                PostState::Kept => continue,
                 PostState::Skipped => {
                     self.counters.meta_requests += 1;
                     posted.empty_response(rsp::DROPPED)

@@ -19,6 +19,8 @@ pub(super) struct ZeroCopyBatch {
     pub(super) running: bool,
     /// Whether requests are left out for the segment sizes of merged frames.
     pub(super) skips_requests: bool,
+    /// Whether received frames may be [kept](super::Netback::keep).
+    pub(super) keeps: bool,
 }
 
 /// One request of the batch.
@@ -42,6 +44,8 @@ pub(super) enum PostState {
     /// The buffer holds a frame that is not for the guest, so the request is answered with an
     /// error.
     Refused,
+    /// The buffer holds a frame that outlives the batch. Its request is outstanding.
+    Kept,
     /// The request is skipped. It will carry the segment size of a merged frame that begins in the
     /// previous buffer.
     Skipped,

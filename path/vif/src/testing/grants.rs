@@ -22,6 +22,10 @@ pub struct FakeGrants {
     pub posting: bool,
     /// Pages that a device holds across turns.
     pub held: u64,
+    /// Whether pages can be held across turns.
+    pub can_hold: bool,
+    /// Revocations that the guest has announced.
+    pub revocations: u64,
     /// Accesses made usable.
     pub reads: u64,
     /// Copies executed.
@@ -44,6 +48,8 @@ impl FakeGrants {
             reading: false,
             posting: false,
             held: 0,
+            can_hold: true,
+            revocations: 0,
             reads: 0,
             writes: 0,
             prefetches: 0,
@@ -150,6 +156,14 @@ impl GrantMechanism for FakeGrants {
     fn post_end(&mut self) {
         assert!(self.posting, "something was posted");
         self.posting = false;
+    }
+
+    fn can_hold(&self) -> bool {
+        self.can_hold
+    }
+
+    fn revocations(&self) -> u64 {
+        self.revocations
     }
 
     fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
