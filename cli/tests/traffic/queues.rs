@@ -52,15 +52,15 @@ fn files_of_100_mb_arrive_in_dedicated_queues() {
     machine.end();
 }
 
-/// Frames are merged in the guests' pages, with and without requests for metadata, and with
-/// firewall rules, which delay the writing of headers. Every byte arrives, most frames are merged,
-/// and a counter shows the consumed requests.
+/// Frames are merged in the guests' pages, within a batch or across polls, and with firewall rules,
+/// which delay the writing of headers. Every byte arrives, most frames are merged, and a counter
+/// shows the requests that segment sizes consume.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
     const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
                         direction = \"from-wire\"\ndestination_ports = 23\n";
-    for (meta, rule) in [("request", ""), ("response", ""), ("response", RULE)] {
-        let lro = format!("[lro]\nat = \"physical\"\nmeta = \"{meta}\"\n");
+    for (flush, rule) in [("poll", ""), ("adaptive", ""), ("t50", ""), ("t50", RULE)] {
+        let lro = format!("[lro]\nat = \"physical\"\nflush = \"{flush}\"\n");
         let with_queues = |namespaces: &[String]| {
             let vmq = "kind = \"tap\"\nqueues = \"vmq\"";
             let text = config(&lro, namespaces).replacen("kind = \"tap\"", vmq, 1);
@@ -78,13 +78,18 @@ fn files_arrive_merged_in_the_guests_pages() {
             for queue in vmq["queues"].as_array().unwrap() {
                 assert_eq!(queue["split"], !rule.is_empty(), "{queue}");
             }
-            assert!(count(&vmq["lro"]["merged"]) > 1000, "{meta}: {vmq}");
+            let lro = &vmq["lro"];
+            assert!(count(&lro["merged"]) > 1000, "{vmq}");
+            assert_eq!((&lro["flush"], &lro["held"]), (&flush.into(), &0.into()));
+            // Only these policies hold frames until a time.
+            let waits = count(&lro["flushed"]["time"]) > 0;
+            assert_eq!(waits, flush.starts_with('t'), "{lro}");
             let web = &driver["ports"]["vif.web-0"];
-            // Segments of 64 KB from the other guest use the same kind of metadata.
-            let consumed = count(&web["counters"]["meta_requests"]);
-            assert_eq!(consumed > 0, meta == "request", "{web}");
+            assert!(count(&web["counters"]["meta_requests"]) > 0, "{web}");
             let drops = &web["counters"]["to_guest_drops"];
-            assert_eq!(drops["bad_offload"], 0, "{web}");
+            for reason in ["bad_offload", "no_request", "grant", "fault"] {
+                assert_eq!(drops[reason], 0, "{reason}: {web}");
+            }
         }
         machine.end();
     }

@@ -11,7 +11,7 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::classic::GrantEntry;
 use abi::{ConnId, DomId, GrantRef, PAGE, XenbusState};
-use config::domain::{GrantMode, LroConfig, Offloads, RingFormat, VifConfig};
+use config::domain::{DriverConfig, GrantMode, LroConfig, Offloads, RingFormat, VifConfig};
 use config::lro::{AggregateDelivery, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
@@ -119,7 +119,7 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
         ring_order: 1,
         ring_format: RingFormat::Native,
         meta: Meta::Request,
-        any_order: false,
+        any_order: true,
     };
     let vif = VifConfig {
         slots: ENTRIES,
@@ -159,6 +159,12 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
             AggregateDelivery::Scatter,
         ),
     )
+}
+
+/// Returns the driver domain's configuration for the machine that `text` describes.
+pub(crate) fn driver_config(text: &str) -> DriverConfig {
+    let machine = config::parse("f", text).unwrap().machine().unwrap();
+    serde_json::from_str(&machine.domains[0].config).unwrap()
 }
 
 /// Returns the MAC of guest `n`.

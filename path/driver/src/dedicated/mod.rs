@@ -7,6 +7,8 @@ mod lending;
 pub mod queue;
 mod small_frames;
 pub mod socket;
+#[cfg(test)]
+mod testing;
 
 use crate::in_place::{BufferLending, InPlace, InPlacePorts};
 use crate::merge::QueueLro;
@@ -132,3 +134,6 @@ impl DedicatedReceiver {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -309,3 +309,6 @@ impl NicQueues {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

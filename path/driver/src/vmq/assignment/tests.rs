@@ -1,18 +1,11 @@
 use super::*;
 use crate::ports::BridgePort;
-use crate::testing::{nic_port_of, vif_port};
-use config::domain::DriverConfig;
+use crate::testing::{driver_config, nic_port_of, vif_port};
 use nic::vmq::{MultiQueue, ReceiveSide, Steering, Vmq, VmqReceived};
 use nic::{Buffers, Frame, Nic, TxReport};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// Returns the driver domain's configuration for the machine that `text` describes.
-fn driver_config(text: &str) -> DriverConfig {
-    let machine = config::parse("f", text).unwrap().machine().unwrap();
-    serde_json::from_str(&machine.domains[0].config).unwrap()
-}
 
 /// A guest with a rate limit gets no queue, because the driver cannot drop frames in its pages.
 #[test]
