@@ -41,7 +41,7 @@ impl Default for LroConfig {
             psh: PshConfig::Flush,
             buffers: FormKey::Skb,
             backend: AggregateDelivery::Scatter,
-            meta: Meta::Response,
+            meta: Meta::Auto,
             // Adaptive: at a low rate packets pass immediately, at a high rate they wait for more.
             flush: FlushConfig::Adaptive,
             flows: 1024,
@@ -124,6 +124,8 @@ pub enum AggregateDelivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meta {
+    /// As `Request` if LRO holds packets in guests' pages, otherwise as `Response`.
+    Auto,
     /// In an extra slot in place of a response, which consumes a request whose buffer stays unused
     /// (netif; Ram's thesis, 5.1).
     Request,
@@ -302,7 +304,7 @@ mod tests {
             psh: PshConfig::Merge,
             buffers: FormKey::Page,
             backend: AggregateDelivery::Linearize,
-            meta: Meta::Response,
+            meta: Meta::Auto,
             flush: FlushConfig::Polls(2),
             segments: 32,
             flows: 1024,

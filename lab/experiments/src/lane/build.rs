@@ -7,6 +7,7 @@ use super::running::{RIVAL, unique_name};
 use crate::ns::NamedNamespace;
 use crate::plan::{Gro, Mechanisms, Place, PollMode, Topology, WireNic, WireOffload, WireSpeed};
 use config::domain::{self, Offloads, Rings, VmqConfig};
+use config::lro::Meta;
 use config::rule::{FirewallRule, PortRange, RuleDirection, RuleState};
 use config::{
     Cidr, Config, DevicePlace, Endpoint, GuestSection, KernelPort, NicKind, NicSection, Pdev,
@@ -194,7 +195,7 @@ pub(super) fn apply_mechanisms(
     config.buffers.to_guest = to_guest.unwrap_or(config.buffers.to_guest);
     config.buffers.spare = spare;
     config.buffers.release_threshold = release_threshold;
-    config.lro.meta = meta.unwrap_or(config.lro.meta);
+    config.lro.meta = meta.unwrap_or(Meta::Response);
     config.buffers.headroom = headroom;
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
     for nic in &mut config.nics {

@@ -34,7 +34,7 @@ pub struct Mechanisms {
     pub spare: u32,
     /// Number of pages of free buffers that stay granted; `None`: all.
     pub release_threshold: Option<u32>,
-    /// Location of the segment size of an aggregate on the ring; `None`: the default.
+    /// Location of the segment size of an aggregate on the ring; `None`: in the first response.
     pub meta: Option<Meta>,
     /// Offloads that guest interfaces may leave to the driver domain.
     pub offloads: Offloads,

@@ -7,7 +7,7 @@ use abi::Slot;
 use config::domain::{
     DriverConfig, GrantMode, NicConfig, NicKindConfig, Offloads, RingFormat, VifConfig,
 };
-use config::lro::Meta;
+use config::lro::{FlushConfig, Meta};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::platform::{PeerEnd, Platform};
@@ -130,6 +130,7 @@ impl VifSettings {
         frames: Area,
         config: &DriverConfig,
     ) -> Self {
+        let (meta, any_order) = response_layout(config);
         Self {
             platform,
             calls,
@@ -138,8 +139,8 @@ impl VifSettings {
             offloads: config.driver.offloads,
             ring_order: config.ring_order,
             ring_format: config.ring_format,
-            meta: config.lro.meta,
-            any_order: holds_in_place(config),
+            meta,
+            any_order,
         }
     }
 
@@ -189,15 +190,23 @@ impl VifSettings {
     }
 }
 
-/// Returns whether large receive offload holds frames in guests' pages: frames of a NIC's dedicated
-/// queues. Unsegmented frames from a NIC need the segment size in the first response, which
-/// excludes responses in any order.
-fn holds_in_place(config: &DriverConfig) -> bool {
+/// Returns the slot of a packet's segment size, and whether to offer responses in any order, which
+/// large receive offload needs to hold frames in guests' pages: frames of a NIC's dedicated queues.
+/// Unsegmented frames from a NIC need the segment size in the first response, which excludes
+/// responses in any order.
+fn response_layout(config: &DriverConfig) -> (Meta, bool) {
+    let DriverConfig { lro, nics, .. } = config;
     let segments = |nic: &NicConfig| matches!(nic.kind, NicKindConfig::Tap { tso: true, .. });
-    let mut queues = config.nics.iter().filter(|nic| nic.settings.vmq.is_some());
-    let has_queues = queues.clone().next().is_some();
-    let grants = config.driver.grants.has_tables();
-    config.lro.at.physical() && grants && has_queues && !queues.any(segments)
+    let mut queues = nics.iter().filter(|nic| nic.settings.vmq.is_some());
+    let has_queues = queues.clone().next().is_some() && !queues.any(segments);
+    let fits = has_queues && config.driver.grants.has_tables();
+    let holds = fits && lro.at.physical() && lro.flush != FlushConfig::Poll;
+    let meta = match lro.meta {
+        Meta::Auto if holds => Meta::Request,
+        Meta::Auto => Meta::Response,
+        given => given,
+    };
+    (meta, fits && meta == Meta::Request)
 }
 
 impl GuestAccess for GuestMemory {
@@ -243,5 +252,44 @@ impl GuestMemory {
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.pin(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
         Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::driver_config;
+
+    #[test]
+    fn holding_in_pages_needs_any_order() {
+        let text = |lro: &str, nic: &str| {
+            format!(
+                "[lro]\n{lro}\n[[nic]]\nname = \"wire\"\n{nic}\naddresses = [\"10.0.0.1/24\"]\n\
+                 [[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"sink\"\n"
+            )
+        };
+        let tap = "kind = \"tap\"\n";
+        let (vmq, sim) = ("queues = \"vmq\"\n", "kind = \"sim\"\n");
+        let queues = format!("{sim}{vmq}");
+        let segments = format!("{tap}{vmq}offloads = \"tso\"\n");
+        let (request, response) = (Meta::Request, Meta::Response);
+        for (lro, nic, expected) in [
+            ("", &*queues, (request, true)),
+            ("flush = \"t50\"", &queues, (request, true)),
+            ("flush = \"poll\"", &queues, (response, false)),
+            ("at = \"virtual\"", &queues, (response, false)),
+            ("meta = \"response\"", &queues, (response, false)),
+            (
+                "meta = \"request\"\nflush = \"poll\"",
+                &queues,
+                (request, true),
+            ),
+            ("", &segments, (response, false)),
+            ("", sim, (response, false)),
+            ("meta = \"request\"", sim, (request, false)),
+        ] {
+            let config = driver_config(&text(lro, nic));
+            assert_eq!(response_layout(&config), expected, "{lro} {nic}");
+        }
     }
 }
