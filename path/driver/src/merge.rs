@@ -153,10 +153,8 @@ impl QueueLro {
         self.merger.next_due()
     }
 
-    /// Adapts the engine to the connected guest.
-    fn adapt<G: GrantMechanism>(&mut self, netback: &Netback<G>) {
-        let slots = netback.negotiated().to_guest.max_slots;
-        let slots = netback.can_keep().then_some(slots);
+    /// Sets the maximum number of slots of a packet, or `None` if no frames are held.
+    fn set_slots(&mut self, slots: Option<u16>) {
         if slots != self.slots {
             self.slots = slots;
             self.merger.set(&settings(&self.config, slots));
@@ -172,7 +170,7 @@ impl QueueLro {
         poll: QueuePoll,
         frames: &mut Vec<Frame>,
     ) {
-        self.adapt(netback);
+        self.set_slots(Some(netback.negotiated().to_guest.max_slots));
         let now_ns = poll.now_ns;
         (self.connection, self.decided) = (poll.connection, poll.decided);
         let revocations = netback.revocations();
@@ -262,7 +260,7 @@ impl QueueLro {
         now_ns: u64,
         frames: &mut Vec<Frame>,
     ) {
-        self.adapt(netback);
+        self.set_slots(None);
         let slots = usize::from(netback.negotiated().to_guest.max_slots);
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {

@@ -189,10 +189,13 @@ fn page_is_kept_if_its_use_is_permitted() {
 #[test]
 fn revoked_page_is_not_held_for_a_device() {
     let (mut new, granter) = bound::<true>();
+    assert!(new.can_hold());
     let (mut accesses, mut frames) = ([1, 2, 7, 3].map(access), Vec::new());
     new.claim_each(&mut accesses);
     assert_eq!(granter.uses([1, 2, 3, 7]), [1, 1, 1, 0]);
+    let before = new.revocations();
     granter.announce(2);
+    assert_ne!(new.revocations(), before);
     new.hold_claimed(&mut accesses, &mut frames);
     assert_eq!(usable(accesses), [true, false, false, true]);
     assert_eq!(granter.uses([1, 2, 3, 7]), [1, 0, 1, 0]);

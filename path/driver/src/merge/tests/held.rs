@@ -344,7 +344,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        8 => (0..4u8, prop::bool::weighted(0.05)).prop_map(|(flow, pushed)| Step::Next(flow, pushed)),
+        8 => (0..4u8, prop::bool::weighted(0.05)).prop_map(|(flow, psh)| Step::Next(flow, psh)),
         1 => (0..4u8).prop_map(Step::Skip),
         3 => (0..60_000u64).prop_map(Step::Poll),
     ];

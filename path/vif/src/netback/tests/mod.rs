@@ -2,6 +2,7 @@
 
 mod device_buffers;
 mod from_guest;
+mod kept_frames;
 mod multicast_filter;
 mod segments;
 mod small_frames;
