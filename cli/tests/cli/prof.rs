@@ -323,6 +323,87 @@ fn a_full_disk_is_reported() {
 }
 
 #[test]
+fn two_events_of_one_session_are_kept_apart() {
+    let place = TestDir::new();
+    // A loop uses the CPU, and the start of each process causes page faults.
+    let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; \
+                for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done";
+    let record = [
+        "prof",
+        "record",
+        "-e",
+        "cpu-clock,page-faults",
+        "-o",
+        "two.prof",
+    ];
+    let run = place.run(&[&record[..], &["--", "sh", "-c", busy]].concat());
+    if run.code == 3 {
+        return skip(run.err);
+    }
+    assert!(
+        run.ok() && run.err.contains(" samples (cpu-clock "),
+        "{run:?}"
+    );
+
+    let prof = |args: &[&str]| {
+        let run = place.run(&[&["prof"], args].concat());
+        assert!(run.ok(), "{args:?} {run:?}");
+        run
+    };
+    let figures = lines(&prof(&["report", "two.prof", "--json"]));
+    let delivered = |config: &str| {
+        let is_it = |f: &&Value| f["config"] == config && f["metric"] == "samples.sh.delivered";
+        let found = figures
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("no {config}"));
+        found["value"].as_f64().unwrap()
+    };
+    assert!(delivered("session") > 0.0, "{figures:?}");
+    assert!(delivered("session@event=page-faults") > 0.0, "{figures:?}");
+    let all = prof(&["report", "two.prof"]).out;
+    let one = prof(&["report", "two.prof", "--event", "page-faults"]).out;
+    let has = |text: &str, event: &str| text.lines().any(|l| l.starts_with(&format!("{event} · ")));
+    assert!(has(&all, "cpu-clock") && has(&all, "page-faults"), "{all}");
+    assert!(!has(&one, "cpu-clock") && has(&one, "page-faults"), "{one}");
+
+    for event in ["cpu-clock", "page-faults"] {
+        let of_event = ["two.prof", "--event", event];
+        let folded = ["export", "--format", "folded", "-o", "x.folded"];
+        prof(&[&folded[..], &of_event].concat());
+        assert!(
+            place
+                .read("x.folded")
+                .lines()
+                .any(|line| line.starts_with("sh;"))
+        );
+        prof(&[&["flame", "--domain", "sh"][..], &of_event].concat());
+        let unit = match event {
+            "cpu-clock" => "s of CPU time",
+            other => other,
+        };
+        assert!(place.read("two-sh.svg").contains(unit), "{event}");
+        let diff = prof(&[&["diff", "two.prof"][..], &of_event].concat());
+        assert!(diff.out.contains("By function, % of the "), "{diff:?}");
+    }
+    for (format, file) in [
+        ("perf", "two.perf"),
+        ("firefox", "two.json"),
+        ("pprof", "two.pb"),
+    ] {
+        prof(&["export", "two.prof", "--format", format]);
+        let bytes = std::fs::read(place.path(file)).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("page-faults"), "{format}");
+    }
+    let perf = place.read("two.perf");
+    assert!(perf.contains(" cpu-clock: \n\t") && perf.contains(" 1 page-faults: \n\t"));
+    let wrong = place.run(&["prof", "annotate", "x", "two.prof", "--event", "cycles"]);
+    let known = "sampled events: cpu-clock, page-faults";
+    assert!(wrong.code == 2 && wrong.err.contains(known), "{wrong:?}");
+}
+
+#[test]
 fn a_missing_counter_is_reported_in_one_sentence() {
     let place = TestDir::new();
     for event in [
@@ -349,8 +430,17 @@ fn a_missing_counter_is_reported_in_one_sentence() {
         assert_eq!(run.err.lines().count(), 1, "{run:?}");
         assert!(!place.has(&file));
     }
-    let run = place.run(&["prof", "record", "--event", "cylces", "--", "true"]);
+    let with = |events: &str| place.run(&["prof", "record", "-e", events, "--", "true"]);
+    let run = with("cylces");
     assert!(run.code == 2 && run.err.contains("cycles, "), "{run:?}");
+    let run = with("cpu-clock,cycles");
+    let is_named = run.code == 3 && run.err.contains("PMU counter for cycles");
+    assert!(
+        run.ok() || is_named && run.err.lines().count() == 1,
+        "{run:?}"
+    );
+    let run = with("cpu-clock,cpu-clock");
+    assert!(run.code == 2 && run.err.contains("named twice"), "{run:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use xenoprof::attribute::rules::Rules;
 use xenoprof::loss::Loss;
 use xenoprof::model::{
     BridgeTraffic, CallStack, Code, DomainKind, HopLedger, Location, Mode, Module, ProfiledDomain,
-    Sample, Session, Space, StackFrame, Thread, file,
+    Sample, SampledEvent, Session, Space, StackFrame, Thread, Tier, file,
 };
 use xenoprof::select::Selection;
 use xenoprof::show::diff::Diff;
@@ -118,6 +118,7 @@ fn shows_a_part(input: &mut Input<'_>, session: Session, rules: &Rules) {
     let selection = Selection {
         threads: Vec::new(),
         time: format!("{from},{}", from + 0.1).parse().ok(),
+        event: None,
     };
     // This time may have no samples.
     let Ok(part) = selection.apply(session) else {
@@ -183,6 +184,11 @@ fn session(input: &mut Input<'_>) -> Session {
     session.head.tsc_hz = number(input);
     session.head.cpus = (0..input.below(3) as u32).collect();
     session.head.event = name(input);
+    session.head.more_events = several(input, |input| SampledEvent {
+        event: name(input),
+        tier: Tier::Software,
+        period: number(input),
+    });
     session.head.command = vec![session.head.event.clone()];
     session.head.notes = vec![session.head.event.clone()];
     session.head.provenance = session.head.event.clone().into();
@@ -218,9 +224,16 @@ fn session(input: &mut Input<'_>) -> Session {
     });
     session.samples = several(input, |input| {
         let (cpu, thread) = (input.below(3) as u32, input.below(4) as u32);
-        Sample(number(input), cpu, thread, input.below(4) as u32)
+        Sample(
+            number(input),
+            cpu,
+            thread,
+            input.below(4) as u32,
+            input.below(3) as u32,
+        )
     });
     session.losses = several(input, |input| Loss {
+        event: input.below(3) as u32,
         throttled: input.u64(),
         cpu: input.below(3) as u32,
         domain: input.bool().then(|| input.below(4) as u32),

@@ -15,6 +15,7 @@ pub enum Prof {
     /// no domains is profiled as one domain. The exit status is the command's.
     #[command(after_help = "Examples:\n  grantway prof record -- grantway demo\n  \
         grantway prof record --seconds 10 -o busy.prof\n  \
+        grantway prof record -e cpu-clock,page-faults -- ./server\n  \
         grantway prof record --domain app=1234 --seconds 5")]
     Record(RecordArgs),
     /// Show a session: domains, classes, hops, functions, and how well the instruments agree
@@ -23,6 +24,7 @@ pub enum Prof {
         grantway prof report --flat --rules my.rules\n  \
         grantway prof report --domain driver --children --callers\n  \
         grantway prof report --domain driver --lines\n  \
+        grantway prof report --event page-faults --callers\n  \
         grantway prof report --time 2,2.5 --thread ksoftirqd/1")]
     Report {
         /// The session, and display options
@@ -235,6 +237,10 @@ pub struct Part {
     /// Only samples from START to STOP, seconds since the session's start; either can be omitted
     #[arg(long, value_name = "START,STOP")]
     pub time: Option<String>,
+    /// Only samples of this event of a session of several [default: report and the export formats
+    /// firefox, perf and pprof: all events; everything else: the first event]
+    #[arg(long, value_name = "EVENT")]
+    pub event: Option<String>,
 }
 
 /// The functions that a report shows.
@@ -295,10 +301,11 @@ pub struct With {
 /// Sampling options.
 #[derive(Debug, Args)]
 pub struct Sampling {
-    /// Event to sample: cycles, instructions, cache-misses, dtlb-misses, itlb-misses or cpu-clock
-    /// [default: cycles, or cpu-clock on machines without a PMU]
-    #[arg(long)]
-    pub event: Option<String>,
+    /// Events to sample, NAME or NAME/period=N/; several with commas or by repetition: cycles,
+    /// instructions, cache-misses, dtlb-misses, itlb-misses, cpu-clock, task-clock, page-faults,
+    /// context-switches or cpu-migrations [default: cycles, or cpu-clock on machines without a PMU]
+    #[arg(short, long, value_name = "EVENT", value_delimiter = ',')]
+    pub event: Vec<String>,
     /// Samples per second and CPU, 1 to 10000 [default: 997, with a warning if they cost more than
     /// 2 % of a busy core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -64,7 +64,7 @@ fn options(
     command: &[String],
 ) -> xenoprof::record::RecordOptions {
     xenoprof::record::RecordOptions {
-        event: sampling.event.clone(),
+        events: sampling.event.clone(),
         hz: sampling.hz,
         limit: seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()),
         named: sampling.domain.clone(),
@@ -300,6 +300,7 @@ fn diff(
     if let Some(name) = domain {
         show::flame::domain(b, name)?;
     }
+    show::diff::comparable(a, b)?;
     if let Some(path) = flame {
         figures::file::replace(path, |out| show::flame::differences([a, b], domain, out))?;
     }
@@ -354,5 +355,6 @@ fn selection(part: &Part) -> anyhow::Result<Selection> {
     Ok(Selection {
         threads: part.thread.clone(),
         time: time.transpose()?,
+        event: part.event.clone(),
     })
 }

@@ -96,14 +96,19 @@ impl Counting {
 /// Returns the count, extrapolated to the thread's whole time, and the share of the time that was
 /// counted (`None` if the thread did not run).
 fn scaled(seen: &CounterData) -> (f64, Option<f64>) {
-    let seconds = |time: Option<std::time::Duration>| time.unwrap_or_default().as_secs_f64();
-    let (enabled, running) = (seconds(seen.time_enabled()), seconds(seen.time_running()));
-    let share = (enabled > 0.0).then(|| running / enabled);
+    let share = share_counted(seen);
     let count = match share {
         Some(share) if share > 0.0 => seen.count() as f64 / share,
         _ => 0.0,
     };
     (count, share)
+}
+
+/// Returns the share of its time in which a counter counted (`None` if it had no time).
+pub(crate) fn share_counted(seen: &CounterData) -> Option<f64> {
+    let seconds = |time: Option<std::time::Duration>| time.unwrap_or_default().as_secs_f64();
+    let (enabled, running) = (seconds(seen.time_enabled()), seconds(seen.time_running()));
+    (enabled > 0.0).then(|| running / enabled)
 }
 
 fn has_exited(error: &io::Error) -> bool {

@@ -1,10 +1,12 @@
-//! Events that can be sampled: Xenoprof's events on machines with a PMU, a timer elsewhere.
+//! Events that can be sampled: Xenoprof's events on machines with a PMU, and the kernel's own.
 
-use crate::model::Tier;
+use crate::model::{SampledEvent, Tier};
+use figures::Failure;
 use perf_event::Builder;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Software};
+use std::io;
 
-/// An event, by Xenoprof's name.
+/// An event, by the name that it has in Xenoprof or `perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// Clock cycles outside of halt.
@@ -19,9 +21,28 @@ pub enum Event {
     ItlbMisses,
     /// Nanoseconds of each CPU, by a timer.
     CpuClock,
+    /// Nanoseconds of the sampled tasks, by a timer.
+    TaskClock,
+    /// Page faults.
+    PageFaults,
+    /// Switches to another task.
+    ContextSwitches,
+    /// Moves of a task to another CPU.
+    CpuMigrations,
 }
 
-/// Names, in the order of the Xenoprof paper.
+/// The unit that an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds of a clock.
+    Nanoseconds,
+    /// Clock cycles.
+    Cycles,
+    /// Occurrences, which are no measure of time.
+    Occurrences,
+}
+
+/// Names: first those of the Xenoprof paper, in its order.
 const NAMES: &[(&str, Event)] = &[
     ("cycles", Event::Cycles),
     ("instructions", Event::Instructions),
@@ -29,6 +50,10 @@ const NAMES: &[(&str, Event)] = &[
     ("dtlb-misses", Event::DtlbMisses),
     ("itlb-misses", Event::ItlbMisses),
     ("cpu-clock", Event::CpuClock),
+    ("task-clock", Event::TaskClock),
+    ("page-faults", Event::PageFaults),
+    ("context-switches", Event::ContextSwitches),
+    ("cpu-migrations", Event::CpuMigrations),
 ];
 
 impl Event {
@@ -56,6 +81,23 @@ impl Event {
             .map_or("", |(name, _)| name)
     }
 
+    /// Returns the unit that it counts.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Self::CpuClock | Self::TaskClock => Unit::Nanoseconds,
+            Self::Cycles => Unit::Cycles,
+            _ => Unit::Occurrences,
+        }
+    }
+
+    /// Returns whether it occurs only in the kernel, so that a user who may not sample the kernel
+    /// would get no samples of it.
+    #[must_use]
+    pub const fn is_only_in_kernel(self) -> bool {
+        matches!(self, Self::ContextSwitches | Self::CpuMigrations)
+    }
+
     /// Returns the builder of its counter.
     #[must_use]
     pub fn builder(self) -> Builder<'static> {
@@ -71,32 +113,50 @@ impl Event {
             Self::DtlbMisses => Builder::new(read_misses(CacheId::DTLB)),
             Self::ItlbMisses => Builder::new(read_misses(CacheId::ITLB)),
             Self::CpuClock => Builder::new(Software::CPU_CLOCK),
+            Self::TaskClock => Builder::new(Software::TASK_CLOCK),
+            Self::PageFaults => Builder::new(Software::PAGE_FAULTS),
+            Self::ContextSwitches => Builder::new(Software::CONTEXT_SWITCHES),
+            Self::CpuMigrations => Builder::new(Software::CPU_MIGRATIONS),
         }
     }
 
     /// Returns the number of events between samples for about `hz` samples per second and CPU.
-    /// Misses are rarer than cycles, and their number is known only afterwards.
+    /// Misses are rarer than cycles, and their number is known only afterwards. The kernel's own
+    /// events are so rare that each is sampled.
     #[must_use]
     pub fn period(self, hz: u64, tsc_hz: u64) -> u64 {
         let hz = hz.max(1);
         match self {
-            Self::CpuClock => 1_000_000_000 / hz,
+            Self::CpuClock | Self::TaskClock => 1_000_000_000 / hz,
             Self::Cycles | Self::Instructions => tsc_hz / hz,
             Self::CacheMisses => tsc_hz / hz / 500,
             Self::DtlbMisses | Self::ItlbMisses => tsc_hz / hz / 1000,
+            Self::PageFaults | Self::ContextSwitches | Self::CpuMigrations => 1,
         }
         .max(1)
     }
 
     /// Returns the quality of the event on this machine.
     ///
-    /// A successful open proves nothing, so the probe causes the event and reads its count.
+    /// A successful open of a PMU counter proves nothing, so the probe causes the event and reads
+    /// its count.
     ///
     /// # Errors
     /// Returns the reason, in one sentence, if this machine cannot count it.
     pub fn probe(self) -> Result<Tier, String> {
-        if self == Self::CpuClock {
-            return Ok(Tier::CpuClock);
+        match self {
+            Self::CpuClock | Self::TaskClock => return Ok(Tier::CpuClock),
+            Self::PageFaults | Self::ContextSwitches | Self::CpuMigrations => {
+                return match self.builder().build() {
+                    // The sampler reports missing privileges, with the remedy.
+                    Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(format!(
+                        "this machine's kernel does not count {} ({error})",
+                        self.name()
+                    )),
+                    _ => Ok(Tier::Software),
+                };
+            }
+            _ => {}
         }
         let absent = |why: &str| {
             format!(
@@ -106,7 +166,7 @@ impl Event {
             )
         };
         let mut counter = self.builder().build().map_err(|e| absent(&e.to_string()))?;
-        let count = |e: std::io::Error| absent(&e.to_string());
+        let count = |e: io::Error| absent(&e.to_string());
         counter.enable().map_err(count)?;
         happen();
         counter.disable().map_err(count)?;
@@ -124,6 +184,85 @@ impl Event {
         match Self::Cycles.probe() {
             Ok(tier) => (Self::Cycles, tier),
             Err(_) => (Self::CpuClock, Tier::CpuClock),
+        }
+    }
+}
+
+/// An event as a session samples it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventConfig {
+    /// The event.
+    pub event: Event,
+    /// Its quality.
+    pub tier: Tier,
+    /// Events between samples.
+    pub period: u64,
+}
+
+impl EventConfig {
+    /// Returns the configuration of an event for about `hz` samples per second and CPU. `text` is
+    /// its name, or `NAME/period=N/` as for `perf`.
+    ///
+    /// # Errors
+    /// Returns [`Failure::Usage`] if the text is malformed, and [`Failure::CannotRun`] if this
+    /// machine cannot count the event.
+    pub fn parse(text: &str, hz: u64, tsc_hz: u64) -> Result<Self, Failure> {
+        let (name, period) = match text.split_once('/') {
+            None => (text, None),
+            Some((name, term)) => {
+                let period = term.strip_prefix("period=");
+                let number = period.and_then(|term| term.strip_suffix('/')?.parse().ok());
+                let wrong = || format!("event `{text}`: expected NAME or NAME/period=N/");
+                let number = number.filter(|number| *number > 0);
+                (name, Some(number.ok_or_else(|| Failure::Usage(wrong()))?))
+            }
+        };
+        let event = Event::find(name).map_err(Failure::Usage)?;
+        Ok(Self {
+            event,
+            tier: event.probe().map_err(Failure::CannotRun)?,
+            period: period.unwrap_or_else(|| event.period(hz, tsc_hz)),
+        })
+    }
+
+    /// Returns the configurations of the named events, or of the best event if there are none.
+    ///
+    /// # Errors
+    /// See [`Self::parse`]. No event can be named twice, because its name selects its samples.
+    pub fn of(names: &[String], hz: u64, tsc_hz: u64) -> Result<Vec<Self>, Failure> {
+        if names.is_empty() {
+            return Ok(vec![Self::best(hz, tsc_hz)]);
+        }
+        let mut all: Vec<Self> = Vec::new();
+        for name in names {
+            let config = Self::parse(name, hz, tsc_hz)?;
+            if all.iter().any(|other| other.event == config.event) {
+                let name = config.event.name();
+                return Err(Failure::Usage(format!("event `{name}` is named twice")));
+            }
+            all.push(config);
+        }
+        Ok(all)
+    }
+
+    /// Returns the configuration of this machine's best event.
+    #[must_use]
+    pub fn best(hz: u64, tsc_hz: u64) -> Self {
+        let (event, tier) = Event::best();
+        Self {
+            event,
+            tier,
+            period: event.period(hz, tsc_hz),
+        }
+    }
+
+    /// Returns the event's entry in a session.
+    #[must_use]
+    pub fn sampled(&self) -> SampledEvent {
+        SampledEvent {
+            event: self.event.name().to_owned(),
+            tier: self.tier,
+            period: self.period,
         }
     }
 }
@@ -170,16 +309,39 @@ mod tests {
         assert_eq!(Event::CpuClock.period(1000, 1), 1_000_000);
         assert_eq!(Event::Cycles.period(1000, 2_300_000_000), 2_300_000);
         assert_eq!(Event::Cycles.period(0, 0), 1);
+        assert_eq!(Event::PageFaults.period(1000, 1), 1);
+    }
+
+    #[test]
+    fn several_events_can_be_named() {
+        let of = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            EventConfig::of(&names, 1000, 1)
+        };
+        let both = of(&["cpu-clock", "page-faults/period=7/"]).unwrap();
+        let found: Vec<_> = both.iter().map(|c| (c.event, c.tier, c.period)).collect();
+        let clock = (Event::CpuClock, Tier::CpuClock, 1_000_000);
+        assert_eq!(found, [clock, (Event::PageFaults, Tier::Software, 7)]);
+        for wrong in [
+            "page-faults/",
+            "page-faults/period=0/",
+            "page-faults/freq=9/",
+        ] {
+            let error = of(&[wrong]).unwrap_err().to_string();
+            assert!(error.contains("NAME/period=N/"), "{error}");
+        }
+        let error = of(&["cpu-clock", "cpu-clock/period=7/"]).unwrap_err();
+        assert_eq!(error.to_string(), "event `cpu-clock` is named twice");
+        assert_eq!(of(&[]).unwrap(), [EventConfig::best(1000, 1)]);
     }
 
     #[test]
     fn an_event_works_or_has_a_reason() {
         for (_, event) in NAMES {
             if let Err(why) = event.probe() {
-                assert!(
-                    why.contains(event.name()) && why.contains("cpu-clock"),
-                    "{why}"
-                );
+                assert!(why.contains(event.name()), "{why}");
+                let is_hardware = Event::CpuClock > *event;
+                assert_eq!(why.contains("cpu-clock"), is_hardware, "{why}");
                 assert!(!why.contains('\n'), "{why}");
             }
         }

@@ -1,10 +1,15 @@
 //! The loss ledger: for each CPU and domain, the expected samples and their outcomes.
 //!
 //! `expected = delivered + kernel_lost + throttled + ring_dropped + steal + silent` always holds.
+//! Each event has a ledger of its own. Only a clock has a known number of samples; for other events
+//! the delivered and the known lost samples are the expected ones.
+//!
 //! `silent` is the unexplained rest: periods that the timer missed because interrupts were off or
 //! the machine did not run. It is negative if the row has samples that belong to the time of other
 //! domains.
 
+use crate::event::Unit;
+use crate::model::is_first;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -18,13 +23,17 @@ pub struct Loss {
     pub cpu: u32,
     /// Domain. `None`: the whole CPU, including losses that have no known domain.
     pub domain: Option<u32>,
-    /// CPU time ÷ period.
+    /// Event, by its number.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub event: u32,
+    /// CPU time ÷ period for a clock.
     pub expected: u64,
     /// Received samples.
     pub delivered: u64,
     /// Samples that the kernel could not write to its ring.
     pub kernel_lost: u64,
-    /// Periods in which the kernel had stopped sampling.
+    /// Periods in which the kernel had stopped sampling; for events that are not a clock, an
+    /// estimate from the CPU's rate at other times.
     #[serde(default)]
     pub throttled: u64,
     /// Samples for which a domain's ring or the sampler's memory had no space.
@@ -98,7 +107,7 @@ impl Loss {
     }
 }
 
-/// Counts at the end of a session.
+/// Counts of one event at the end of a session.
 #[derive(Clone, Debug, Default)]
 pub struct LossCounts {
     /// Samples by CPU and domain.
@@ -122,8 +131,50 @@ impl LossCounts {
     /// The time of a domain that ran on several CPUs is split in proportion to its samples, because
     /// the scheduler's exact account is by process, not by CPU.
     #[must_use]
-    pub fn ledger(&self, cpus: &[u32], ran_ns: u64, period: u64) -> Vec<Loss> {
-        let period = period.max(1);
+    pub fn ledger(&self, cpus: &[u32], ran_ns: u64, period: u64, unit: Unit) -> Vec<Loss> {
+        match unit {
+            Unit::Nanoseconds => self.of_clock(cpus, ran_ns, period.max(1)),
+            Unit::Cycles | Unit::Occurrences => self.of_counter(cpus, ran_ns),
+        }
+    }
+
+    fn of_counter(&self, cpus: &[u32], ran_ns: u64) -> Vec<Loss> {
+        let known = |row: Loss| Loss {
+            expected: row.delivered.saturating_add(row.lost()),
+            ..row
+        };
+        let mut rows = Vec::new();
+        for &cpu in cpus {
+            let at = |map: &BTreeMap<u32, u64>| map.get(&cpu).copied().unwrap_or(0);
+            let row = Loss {
+                cpu,
+                delivered: of_cpu(&self.delivered, cpu),
+                kernel_lost: at(&self.kernel_lost),
+                ring_dropped: of_cpu(&self.ring_dropped, cpu),
+                ..Loss::default()
+            };
+            let stopped_ns = at(&self.throttled_ns);
+            let samples = u128::from(row.delivered.saturating_add(row.lost()));
+            let sampled_ns = u128::from(ran_ns.saturating_sub(stopped_ns).max(1));
+            let throttled = samples * u128::from(stopped_ns) / sampled_ns;
+            rows.push(known(Loss {
+                throttled: u64::try_from(throttled).unwrap_or(u64::MAX),
+                ..row
+            }));
+            for (&(_, domain), &delivered) in self.delivered.range((cpu, 0)..=(cpu, u32::MAX)) {
+                rows.push(known(Loss {
+                    cpu,
+                    domain: Some(domain),
+                    delivered,
+                    ring_dropped: self.ring_dropped.get(&(cpu, domain)).copied().unwrap_or(0),
+                    ..Loss::default()
+                }));
+            }
+        }
+        rows
+    }
+
+    fn of_clock(&self, cpus: &[u32], ran_ns: u64, period: u64) -> Vec<Loss> {
         let mut by_domain: BTreeMap<u32, u64> = BTreeMap::new();
         for ((_, domain), count) in &self.delivered {
             *by_domain.entry(*domain).or_default() += count;
@@ -131,20 +182,16 @@ impl LossCounts {
         let mut rows = Vec::new();
         for &cpu in cpus {
             let at = |map: &BTreeMap<u32, u64>| map.get(&cpu).copied().unwrap_or(0);
-            let of_cpu = |map: &BTreeMap<(u32, u32), u64>| -> u64 {
-                map.range((cpu, 0)..=(cpu, u32::MAX)).map(|(_, n)| n).sum()
-            };
             rows.push(
                 Loss {
                     cpu,
-                    domain: None,
                     expected: ran_ns / period,
-                    delivered: of_cpu(&self.delivered),
+                    delivered: of_cpu(&self.delivered, cpu),
                     kernel_lost: at(&self.kernel_lost),
                     throttled: at(&self.throttled_ns) / period,
-                    ring_dropped: of_cpu(&self.ring_dropped),
+                    ring_dropped: of_cpu(&self.ring_dropped, cpu),
                     steal: at(&self.steal_ns) / period,
-                    silent: 0,
+                    ..Loss::default()
                 }
                 .closed(),
             );
@@ -167,6 +214,11 @@ impl LossCounts {
         }
         rows
     }
+}
+
+/// Returns the sum over the domains of a CPU.
+fn of_cpu(map: &BTreeMap<(u32, u32), u64>, cpu: u32) -> u64 {
+    map.range((cpu, 0)..=(cpu, u32::MAX)).map(|(_, n)| n).sum()
 }
 
 #[cfg(test)]
@@ -193,7 +245,7 @@ mod tests {
     proptest! {
         #[test]
         fn rows_close_and_sum_to_cpus(counts in counts()) {
-            let rows = counts.ledger(&[0, 1, 2], 5_000_000_000, 1_000_000);
+            let rows = counts.ledger(&[0, 1, 2], 5_000_000_000, 1_000_000, Unit::Nanoseconds);
             for row in &rows {
                 let known = row.delivered + row.lost() + row.steal;
                 prop_assert_eq!(row.expected.cast_signed(), known.cast_signed() + row.silent);
@@ -232,13 +284,40 @@ mod tests {
     }
 
     #[test]
+    fn counted_events_expect_what_is_known() {
+        let counts = LossCounts {
+            delivered: [((0, 1), 60), ((0, 2), 20)].into(),
+            kernel_lost: [(0, 10)].into(),
+            throttled_ns: [(0, 50_000_000)].into(),
+            ring_dropped: [((0, 2), 10)].into(),
+            steal_ns: [(0, 10_000_000)].into(),
+            cpu_ns: [(1, 80_000_000)].into(),
+        };
+        let rows = counts.ledger(&[0, 1], 150_000_000, 1, Unit::Occurrences);
+        let parts = |row: &Loss| (row.cpu, row.domain, row.expected, row.throttled, row.silent);
+        // 100 samples in 100 ms, so 50 in the 50 ms without sampling.
+        let expected = [
+            (0, None, 150, 50, 0),
+            (0, Some(1), 60, 0, 0),
+            (0, Some(2), 30, 0, 0),
+            (1, None, 0, 0, 0),
+        ];
+        assert_eq!(rows.iter().map(parts).collect::<Vec<_>>(), expected);
+        let warning = rows[0].warning().unwrap();
+        assert!(
+            warning.contains("46.7 %") && warning.contains("stopped"),
+            "{warning}"
+        );
+    }
+
+    #[test]
     fn a_domains_time_is_split_by_samples() {
         let counts = LossCounts {
             delivered: [((0, 1), 30), ((1, 1), 10)].into(),
             cpu_ns: [(1, 80_000_000)].into(),
             ..LossCounts::default()
         };
-        let rows = counts.ledger(&[0, 1], 100_000_000, 1_000_000);
+        let rows = counts.ledger(&[0, 1], 100_000_000, 1_000_000, Unit::Nanoseconds);
         let of = |cpu| rows.iter().find(|r| r.cpu == cpu && r.domain == Some(1));
         assert_eq!(of(0).map(|r| (r.expected, r.silent)), Some((60, 30)));
         assert_eq!(of(1).map(|r| (r.expected, r.silent)), Some((20, 10)));

@@ -1,7 +1,9 @@
-//! A part of a session: the samples of some threads, of some of the time, or of a class.
+//! A part of a session: the samples of an event, of some threads, of some of the time, or of a
+//! class.
 
 use crate::attribute::rules::Rules;
 use crate::attribute::{Classing, stacks_of_class};
+use crate::event::Unit;
 use crate::model::{Sample, Session};
 use figures::{Failure, clean};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,8 @@ pub struct Selection {
     pub threads: Vec<String>,
     /// The time, or `None` for all of the session.
     pub time: Option<TimeRange>,
+    /// The event, or `None` for all events.
+    pub event: Option<String>,
 }
 
 /// A part of a session's time. It contains its start, but not its end.
@@ -60,6 +64,11 @@ impl Selection {
     /// Returns whether this is the whole session.
     #[must_use]
     pub fn is_all(&self) -> bool {
+        self.is_whole() && self.event.is_none()
+    }
+
+    /// Returns whether it has the samples of all threads and of all the time.
+    const fn is_whole(&self) -> bool {
         self.threads.is_empty() && self.time.is_none()
     }
 
@@ -68,7 +77,11 @@ impl Selection {
     pub fn keys(&self) -> BTreeMap<String, String> {
         let threads = (!self.threads.is_empty()).then(|| self.threads.join("+"));
         let time = self.time.as_ref().map(|time| time.text.replace(',', "-"));
-        let keys = [("thread", threads), ("time", time)];
+        let keys = [
+            ("thread", threads),
+            ("time", time),
+            ("event", self.event.clone()),
+        ];
         keys.into_iter()
             .filter_map(|(key, value)| Some((key.to_owned(), value?)))
             .collect()
@@ -76,19 +89,34 @@ impl Selection {
 
     /// Reduces a session to the selected samples. The times in it are relative to the selection's
     /// start. A domain keeps the part of its exact CPU time that corresponds to its share of
-    /// selected samples. Packets, hop ledgers and lost samples are known only of whole sessions,
+    /// selected samples of the first event that measures time. Packets, hop ledgers and lost samples are known only of whole sessions,
     /// so the part has none.
     ///
     /// # Errors
     /// Returns an error if no thread has one of the names, the session ended before the part's
-    /// start, or the part has no samples.
+    /// start, the session lacks the event, or the part has no samples.
     pub fn apply(&self, mut session: Session) -> anyhow::Result<Session> {
-        if self.is_all() {
-            return Ok(session);
+        let event = self.event.as_deref().map(|name| session.event(name));
+        let event = event.transpose().map_err(Failure::Usage)?;
+        if !self.is_whole() {
+            self.reduce(&mut session)?;
         }
-        let is_selected = self.threads_of(&session)?;
+        let Some(number) = event else {
+            return Ok(session);
+        };
+        let session = session.of_event(number).into_owned();
+        if !self.is_whole() && session.samples.is_empty() {
+            let event = clean::line(&session.head.event).into_owned();
+            return Err(Failure::Usage(format!("the part has no samples of {event}")).into());
+        }
+        Ok(session)
+    }
+
+    /// Reduces a session to the selected threads and time.
+    fn reduce(&self, session: &mut Session) -> anyhow::Result<()> {
+        let is_selected = self.threads_of(session)?;
         let (from_ns, to_ns) = self.bounds(session.head.ran_ns)?;
-        reduce(&mut session, &self.text([from_ns, to_ns]), |sample| {
+        reduce(session, &self.text([from_ns, to_ns]), |sample| {
             let keeps = (from_ns..to_ns).contains(&sample.0) && is_selected(sample);
             sample.0 = sample.0.saturating_sub(from_ns);
             keeps
@@ -103,7 +131,7 @@ impl Selection {
         head.started_raw_ns = head.started_raw_ns.saturating_add(from_ns);
         head.started_unix_ns = head.started_unix_ns.saturating_add(from_ns);
         head.ran_ns = to_ns.saturating_sub(from_ns);
-        Ok(session)
+        Ok(())
     }
 
     /// Returns the start and the end of the time in a session that lasted `ran_ns`.
@@ -180,37 +208,48 @@ fn reduce(
     what: &str,
     keeps: impl FnMut(&mut Sample) -> bool,
 ) -> anyhow::Result<()> {
-    let before = by_domain(session);
+    let clock = session
+        .head
+        .events()
+        .position(|of| of.unit() != Unit::Occurrences);
+    let before = by_domain(session, clock);
     session.samples.retain_mut(keeps);
     if session.samples.is_empty() {
         return Err(Failure::Usage(format!("no samples of {what}")).into());
     }
-    let after = by_domain(session);
+    let after = by_domain(session, clock);
     for (index, domain) in session.domains.iter_mut().enumerate() {
         let of = |counts: &BTreeMap<usize, u64>| counts.get(&index).copied().unwrap_or(0);
         let part = |ns: u64| {
             let ns = u128::from(ns) * u128::from(of(&after)) / u128::from(of(&before).max(1));
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
-        domain.cpu_ns = domain.cpu_ns.map(part);
+        domain.cpu_ns = domain.cpu_ns.map(part).filter(|_| clock.is_some());
         domain.agent_ns = None;
         domain.ledger = None;
         domain.traffic = None;
         domain.buffer = None;
     }
     session.losses.clear();
-    session.head.notes.push(format!(
-        "only {what}: CPU time is the part of each domain's exact time that corresponds to its \
-         share of samples; packets, the hop ledger and lost samples are known only of the whole \
-         session"
-    ));
+    session.head.notes.push(match clock {
+        Some(_) => format!(
+            "only {what}: CPU time is the part of each domain's exact time that corresponds to its \
+             share of samples; packets, the hop ledger and lost samples are known only of the \
+             whole session"
+        ),
+        None => format!(
+            "only {what}: CPU time, packets, the hop ledger and lost samples are known only of \
+             the whole session"
+        ),
+    });
     Ok(())
 }
 
-/// Returns the number of samples of each domain.
-fn by_domain(session: &Session) -> BTreeMap<usize, u64> {
+/// Returns the number of an event's samples of each domain.
+fn by_domain(session: &Session, event: Option<usize>) -> BTreeMap<usize, u64> {
     let mut counts = BTreeMap::new();
-    for sample in &session.samples {
+    let is_it = |sample: &&Sample| event == Some(sample.4 as usize);
+    for sample in session.samples.iter().filter(is_it) {
         *counts.entry(session.domain_of(sample)).or_default() += 1;
     }
     counts
@@ -237,12 +276,13 @@ mod tests {
     use super::*;
     use crate::attribute::functions_of;
     use crate::model::Thread;
-    use crate::testing::session;
+    use crate::testing::{session, with_page_faults};
 
     fn part(threads: &[&str], time: Option<&str>) -> anyhow::Result<Session> {
         let selection = Selection {
             threads: threads.iter().map(|name| (*name).to_owned()).collect(),
             time: time.map(|text| text.parse().unwrap()),
+            event: None,
         };
         selection.apply(session())
     }
@@ -274,6 +314,34 @@ mod tests {
             .map(|marker| (marker.from_ns, marker.to_ns));
         assert_eq!(times.collect::<Vec<_>>(), [(0, 10_000_000); 3]);
         assert_eq!(part.head.ran_ns, 180_000_000);
+    }
+
+    #[test]
+    fn an_event_is_selected_by_its_name() {
+        let of = |name: &str, time: Option<&str>| {
+            let selection = Selection {
+                event: Some(name.to_owned()),
+                time: time.map(|text| text.parse().unwrap()),
+                ..Selection::default()
+            };
+            selection.apply(with_page_faults())
+        };
+        assert_eq!(of("cpu-clock", None).unwrap(), session());
+        let faults = of("page-faults", Some("0.05,0.1")).unwrap();
+        assert_eq!(faults.samples.len(), 50);
+        // A quarter of the clock's samples.
+        assert_eq!(faults.domains[0].cpu_ns, Some(25_000_000));
+        for (name, time, part) in [
+            ("faults", None, "sampled events: cpu-clock, page-faults"),
+            ("page-faults", Some("0.15,"), "no samples of page-faults"),
+        ] {
+            let error = of(name, time).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let mut only = with_page_faults().of_event(1).into_owned();
+        reduce(&mut only, "x", |sample| sample.0 > 0).unwrap();
+        assert_eq!(only.domains[0].cpu_ns, None);
+        assert!(only.head.notes[0].starts_with("only x: CPU time, packets"));
     }
 
     #[test]
@@ -356,6 +424,7 @@ mod tests {
             Selection {
                 threads: threads.iter().map(|name| (*name).to_owned()).collect(),
                 time: time.parse().ok(),
+                event: None,
             }
             .keys()
         };

@@ -3,7 +3,7 @@
 use crate::loss::Loss;
 use crate::model::{
     BridgeTraffic, CallStack, Code, DomainKind, Head, HopLedger, Location, Marker, MarkerKind,
-    Mode, Module, ProfiledDomain, Sample, Session, Space, StackFrame, Thread,
+    Mode, Module, ProfiledDomain, Sample, SampledEvent, Session, Space, StackFrame, Thread, Tier,
 };
 
 fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> ProfiledDomain {
@@ -39,6 +39,28 @@ pub(crate) fn with_an_absent_domain() -> Session {
         ledger: None,
         missing: Some("was not ready".to_owned()),
         ..session.domains[0].clone()
+    });
+    session
+}
+
+/// Returns that session with a second event: every second page fault of the driver domain was
+/// sampled, 90 in a copy and 30 in a system call.
+pub(crate) fn with_page_faults() -> Session {
+    let mut session = session();
+    session.head.more_events.push(SampledEvent {
+        event: "page-faults".to_owned(),
+        tier: Tier::Software,
+        period: 2,
+    });
+    let faults = (0..120).map(|n| Sample(n * 1_000_000, 0, 0, if n % 4 == 0 { 4 } else { 1 }, 1));
+    session.samples.extend(faults);
+    session.samples.sort_by_key(|sample| sample.0);
+    session.losses.push(Loss {
+        event: 1,
+        expected: 130,
+        delivered: 120,
+        kernel_lost: 10,
+        ..Loss::default()
     });
     session
 }
@@ -83,9 +105,9 @@ pub(crate) fn session() -> Session {
         build_id: None,
     };
     let samples = (0..200u64).map(|n| match n % 10 {
-        0..3 => Sample(n * 1_000_000, 0, 0, 1),
-        3..5 => Sample(n * 1_000_000, 0, 0, 4),
-        _ => Sample(n * 1_000_000, 1, 1, 5),
+        0..3 => Sample(n * 1_000_000, 0, 0, 1, 0),
+        3..5 => Sample(n * 1_000_000, 0, 0, 4, 0),
+        _ => Sample(n * 1_000_000, 1, 1, 5, 0),
     });
     let loss = |cpu, domain, expected, delivered| {
         Loss {

@@ -98,7 +98,7 @@ fn records(event: Event) -> Vec<PerfRecord> {
         let kind = u32::from_le_bytes(header[..4].try_into().unwrap());
         let misc = u16::from_le_bytes(header[4..6].try_into().unwrap());
         let size = usize::from(u16::from_le_bytes(header[6..].try_into().unwrap()));
-        match parse(0, kind, misc, &ring[at + 8..at + size], &config).unwrap() {
+        match parse((0, 0), kind, misc, &ring[at + 8..at + size], &config).unwrap() {
             Parsed::Record(record) => records.push(record),
             Parsed::Uninteresting => assert_eq!(kind, 5),
         }
@@ -112,7 +112,7 @@ fn session(event: Event, kallsyms: PathBuf) -> Session {
     for record in records(event) {
         resolver.take(record);
     }
-    assert_eq!(resolver.kernel_lost(), &[(0, 3)].into());
+    assert_eq!(resolver.kernel_lost(), &[((0, 0), 3)].into());
     let mut session = resolver.session(&mut Symbolizer::new(Some(kallsyms)), |_| 0);
     session.head = Head {
         version: file::VERSION,

@@ -36,7 +36,7 @@ fn busy(status: u8) -> Vec<String> {
 
 fn options(command: Vec<String>) -> RecordOptions {
     RecordOptions {
-        event: Some("cpu-clock".to_owned()),
+        events: vec!["cpu-clock".to_owned()],
         hz: Some(DEFAULT_HZ),
         // This limit is reached only if a busy machine gives the command no time at all.
         limit: Some(Duration::from_secs(120)),
@@ -365,7 +365,7 @@ fn a_command_that_cannot_start_is_reported() {
     let error = run(&wrong).unwrap_err();
     assert_eq!(figures::exit_code(&error), 2);
     let mut wrong = options(Vec::new());
-    wrong.event = Some("cylces".to_owned());
+    wrong.events = vec!["cylces".to_owned()];
     let error = run(&wrong).unwrap_err();
     assert_eq!(figures::exit_code(&error), 2);
     assert!(error.to_string().contains("cycles"), "{error:#}");

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testing::{KillOnDrop, TIMEOUT};
 use xenoprof::host::process;
-use xenoprof::model::{Mode, Session};
+use xenoprof::model::{Mode, SampledEvent, Session, Tier};
 use xenoprof::sampler::parse::{Address, PerfRecord, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
 use xenoprof::session::message::{AddressName, DomainScope, SessionLink, SessionMessage, document};
@@ -56,6 +56,7 @@ impl Idle {
         let sample = |n| PerfRecord {
             time_ns: now_ns + n,
             cpu: 0,
+            event: 0,
             kind: RecordKind::Sample {
                 pid: self.pid(),
                 tid: self.pid(),
@@ -154,7 +155,11 @@ fn open(socket: &Path, expected: &str, timeout: Duration) -> Initiator {
         privileged: true,
         expected: Expected::parse(expected).expect("names"),
         timeout,
-        event: ("cpu-clock".to_owned(), 1_000_000),
+        event: Some(SampledEvent {
+            event: "cpu-clock".to_owned(),
+            tier: Tier::CpuClock,
+            period: 1_000_000,
+        }),
     };
     Initiator::open(socket, configuration).expect("opens")
 }

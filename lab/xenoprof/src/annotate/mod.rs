@@ -32,6 +32,8 @@ pub struct Annotation {
     pub function: String,
     /// Program or library.
     pub module: String,
+    /// The whole that shares divide: `time`, or an event that does not measure time.
+    pub whole: String,
     /// Domains that ran it, most samples first.
     pub domains: Vec<String>,
     /// Their time in the function.
@@ -57,7 +59,8 @@ pub struct AnnotatedLine {
     pub text: Option<String>,
 }
 
-/// Annotates a function in the domains that ran it, or in one of them.
+/// Annotates a function in the domains that ran it, or in one of them, with samples of the first
+/// event.
 ///
 /// # Errors
 /// Returns an error if no function or domain has this name, or the session has neither lines nor
@@ -67,6 +70,7 @@ pub fn annotate(
     function: &str,
     domain: Option<&str>,
 ) -> anyhow::Result<Annotation> {
+    let session = &*session.of_event(0);
     let only = domain
         .map(|name| crate::show::flame::domain(session, name))
         .transpose()?;
@@ -107,6 +111,7 @@ pub fn annotate(
     Ok(Annotation {
         function: symbol.to_owned(),
         module: path.to_owned(),
+        whole: session.head.whole().to_owned(),
         domains: counts.iter().map(|counts| counts.name.to_owned()).collect(),
         shares: counts
             .iter()

@@ -1,7 +1,7 @@
 use super::*;
 use crate::host::process::mappings;
 use crate::model::{CallStack, Code, Module, Sample};
-use crate::testing::session;
+use crate::testing::{session, with_page_faults};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 
@@ -38,7 +38,7 @@ fn shares_are_of_each_domains_time() {
     session.threads.push(thread);
     session
         .samples
-        .extend([Sample(0, 0, 2, 1), Sample(0, 0, 2, 0)]);
+        .extend([Sample(0, 0, 2, 1, 0), Sample(0, 0, 2, 0, 0)]);
     let found = annotate(&session, "engine::copy", None).unwrap();
     assert_eq!(found.domains, ["driver", "guest"]);
     let own: Vec<f64> = found.shares.iter().map(|share| share.own).collect();
@@ -128,7 +128,7 @@ fn own_session() -> Session {
     session.frames[0].symbol = symbol.name.to_string();
     session.frames[0].code = Some(Code(symbol.addr, symbol.addr));
     session.stacks = vec![CallStack(None, 0)];
-    session.samples = vec![Sample(0, 0, 0, 0)];
+    session.samples = vec![Sample(0, 0, 0, 0, 0)];
     session
 }
 
@@ -159,4 +159,14 @@ fn instructions_have_texts_and_lines() {
     let is_rebuilt = |note: &String| note.contains("another build");
     assert!(other.notes.iter().any(is_rebuilt), "{:?}", other.notes);
     assert_eq!(other.instructions.len(), 1);
+}
+
+#[test]
+fn samples_of_one_event_are_annotated() {
+    let own = |session: &Session| annotate(session, "engine::copy", None).unwrap().shares[0].own;
+    let both = with_page_faults();
+    assert_eq!([own(&both), own(&both.of_event(1))], [0.6, 0.75]);
+    let of = |session: &Session| annotate(session, "engine::copy", None).unwrap().text();
+    assert!(!of(&both).contains("% of the"));
+    assert!(of(&both.of_event(1)).contains("\n% of the page-faults\n"));
 }

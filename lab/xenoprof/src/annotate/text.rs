@@ -12,7 +12,11 @@ impl Annotation {
     /// Returns the source lines and the instructions with a column for each domain.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut out = format!("{}\n{}\n\n", self.function, self.module);
+        let mut out = format!("{}\n{}\n", self.function, self.module);
+        if self.whole != "time" {
+            let _infallible = writeln!(out, "% of the {}", self.whole);
+        }
+        out.push('\n');
         let width = self.domains.iter().map(|name| name.chars().count()).max();
         let width = width.unwrap_or(0).max("domain".len());
         let _infallible = writeln!(

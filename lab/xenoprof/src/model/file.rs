@@ -5,8 +5,8 @@
 //! rejected. Reading validates every reference, so that later code need not.
 
 use super::{
-    CallStack, DEPTH_MAX, Head, Loss, Marker, Module, ProfiledDomain, Sample, Session, StackFrame,
-    Thread, depth_below,
+    CallStack, DEPTH_MAX, EVENTS_MAX, Head, Loss, Marker, Module, ProfiledDomain, Sample, Session,
+    StackFrame, Thread, depth_below,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,9 +14,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The format version that this program writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The oldest supported version. Version 1 lacks build ids, addresses and source lines; version 2
-/// lacks markers.
+/// lacks markers; version 3 has one event.
 const OLDEST: u32 = 1;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;
@@ -350,6 +350,7 @@ impl Session {
                 Err(format!("no {what} {index}"))
             }
         };
+        let events = self.head.more_events.len() + 1;
         match line {
             Line::Profile(head) => {
                 if !(OLDEST..=VERSION).contains(&head.version) {
@@ -357,6 +358,9 @@ impl Session {
                         "format version {}: this program reads versions {OLDEST} to {VERSION}",
                         head.version
                     ));
+                }
+                if head.more_events.len() >= EVENTS_MAX {
+                    return Err(format!("more than {EVENTS_MAX} events"));
                 }
                 self.head = head;
             }
@@ -382,6 +386,7 @@ impl Session {
                 self.stacks.push(stack);
             }
             Line::Sample(sample) => {
+                within("event", sample.4, events)?;
                 within("thread", sample.2, self.threads.len())?;
                 within("stack", sample.3, self.stacks.len())?;
                 self.samples.push(sample);
@@ -391,6 +396,7 @@ impl Session {
                 self.markers.push(marker);
             }
             Line::Loss(loss) => {
+                within("event", loss.event, events)?;
                 if let Some(domain) = loss.domain {
                     within("domain", domain, self.domains.len())?;
                 }
@@ -403,180 +409,4 @@ impl Session {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::NAME_MAX;
-    use crate::testing::session;
-
-    fn bytes() -> Vec<u8> {
-        let mut out = Vec::new();
-        write(&mut out, &session()).unwrap();
-        out
-    }
-
-    #[test]
-    fn written_sessions_can_be_read() {
-        assert_eq!(parse(&bytes()[..]).unwrap(), session());
-    }
-
-    #[test]
-    fn truncated_files_are_rejected() {
-        let whole = bytes();
-        for len in 0..whole.len() {
-            assert!(parse(&whole[..len]).is_err(), "{len}");
-        }
-    }
-
-    #[test]
-    fn modified_bytes_are_rejected() {
-        let whole = bytes();
-        for at in 0..whole.len() {
-            for flip in [1, 0x20] {
-                let mut changed = whole.clone();
-                changed[at] ^= flip;
-                if let Ok(read) = parse(&changed[..]) {
-                    assert_eq!(read, session(), "byte {at} ^ {flip}");
-                }
-            }
-        }
-    }
-
-    fn refused(lines: &[&str]) -> String {
-        let whole = String::from_utf8(bytes()).unwrap();
-        let head = whole.lines().next().unwrap();
-        let text: String = std::iter::once(head)
-            .chain(lines.iter().copied())
-            .map(|line| format!("{line}\n"))
-            .collect();
-        match parse(text.as_bytes()) {
-            Err(Problem::Damaged(line, what)) => format!("{line}: {what}"),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn dangling_references_are_rejected() {
-        assert_eq!(refused(&[r#"{"stack":[0,0]}"#]), "2: no stack 0");
-        assert_eq!(refused(&[r#"{"stack":[null,7]}"#]), "2: no frame 7");
-        assert_eq!(refused(&[r#"{"sample":[0,0,3,0]}"#]), "2: no thread 3");
-        let marker = r#"{"marker":{"domain":4,"kind":"drops","from_ns":1,"to_ns":2}}"#;
-        assert_eq!(refused(&[marker]), "2: no domain 4");
-        assert_eq!(
-            refused(&[r#"{"frame":{"module":1,"symbol":"f"}}"#]),
-            "2: no module 1"
-        );
-        let module = r#"{"module":{"path":"/k","space":"kernel"}}"#;
-        assert_eq!(
-            refused(&[module, &bytes_line(1)]),
-            "3: this line is out of order"
-        );
-        let line = r#"{"frame":{"module":0,"symbol":"f","source":[2,1]}}"#;
-        assert_eq!(refused(&[module, line]), "3: no file 2");
-        assert!(refused(&[r#"{"surprise":1}"#]).starts_with("2: unknown variant"));
-    }
-
-    fn bytes_line(at: usize) -> String {
-        let whole = String::from_utf8(bytes()).unwrap();
-        whole.lines().nth(at).unwrap().to_owned()
-    }
-
-    /// The cost of a sample grows with the depth of its stack.
-    #[test]
-    fn endless_stacks_are_rejected() {
-        let module = r#"{"module":{"path":"/k","space":"kernel"}}"#.to_owned();
-        let frame = r#"{"frame":{"module":0,"symbol":"f"}}"#.to_owned();
-        let outermost = r#"{"stack":[null,0]}"#.to_owned();
-        let mut lines = vec![module, frame, outermost];
-        lines.extend((0..DEPTH_MAX).map(|caller| format!("{{\"stack\":[{caller},0]}}")));
-        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let line = lines.len() + 1;
-        assert_eq!(
-            refused(&lines),
-            format!("{line}: the stack has too many frames")
-        );
-        let cut = &lines[..lines.len() - 1];
-        assert!(refused(cut).ends_with("the file is truncated here"));
-    }
-
-    #[test]
-    fn long_names_are_truncated() {
-        let mut long = session();
-        long.frames[0].symbol = "ü".repeat(NAME_MAX);
-        let mut out = Vec::new();
-        write(&mut out, &long).unwrap();
-        let symbol = from_bytes(&out).unwrap().frames[0].symbol.clone();
-        assert!(symbol.len() <= NAME_MAX && symbol.ends_with("ü…"));
-    }
-
-    #[test]
-    fn other_versions_are_rejected() {
-        for text in ["", "\n", "{}\n", "\u{7f}ELF\n"] {
-            let error = parse(text.as_bytes()).unwrap_err();
-            let Problem::Damaged(1, what) = error else {
-                panic!("{error:?}")
-            };
-            assert_eq!(what, "not a profile of grantway");
-        }
-        let later =
-            String::from_utf8(bytes())
-                .unwrap()
-                .replacen("\"version\":3", "\"version\":4", 1);
-        let error = parse(later.as_bytes()).unwrap_err();
-        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 4")));
-    }
-
-    #[test]
-    fn files_are_not_overwritten_or_left_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.prof");
-        drop(reserve(&path, false).unwrap());
-        assert!(!path.exists(), "an unwritten file is removed");
-        reserve(&path, false)
-            .unwrap()
-            .write(&path, &session())
-            .unwrap();
-        assert!(matches!(reserve(&path, false), Err(FileError::Exists(_))));
-        drop(reserve(&path, true).unwrap());
-        assert_eq!(read(&path).unwrap(), session(), "the old session is kept");
-        let mut other = session();
-        other.head.id = 7;
-        reserve(&path, true).unwrap().write(&path, &other).unwrap();
-        assert_eq!(read(&path).unwrap(), other);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn only_reservations_of_killed_recorders_are_reused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.prof");
-        let mine = reserve(&path, false).unwrap();
-        assert!(matches!(reserve(&path, false), Err(FileError::Exists(_))));
-        drop(mine);
-        File::create(&path).unwrap();
-        reserve(&path, false)
-            .unwrap()
-            .write(&path, &session())
-            .unwrap();
-        assert_eq!(read(&path).unwrap(), session());
-    }
-
-    #[test]
-    fn a_device_is_written_directly() {
-        let full = Path::new("/dev/full");
-        let error = reserve(full, true).unwrap().write(full, &session());
-        assert!(error.unwrap_err().to_string().contains("/dev/full: "));
-        assert!(!std::fs::metadata(full).unwrap().is_file());
-    }
-
-    #[test]
-    fn names_lose_control_characters() {
-        let mut hostile = session();
-        hostile.threads[0].name = "\u{1b}]0;x\u{7}".to_owned();
-        hostile.domains[0].missing = Some("a\nb".to_owned());
-        let mut out = Vec::new();
-        write(&mut out, &hostile).unwrap();
-        let read = from_bytes(&out).unwrap();
-        assert_eq!(read.threads[0].name, "\u{fffd}]0;x\u{fffd}");
-        assert_eq!(read.domains[0].missing.as_deref(), Some("a\u{fffd}b"));
-    }
-}
+mod tests;

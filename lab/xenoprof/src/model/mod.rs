@@ -3,8 +3,10 @@
 //! Everything that depends on the profiled machine (symbols, maps, names) is resolved before a
 //! session is written, so that a file reads the same on every machine.
 
+mod events;
 pub mod file;
 
+pub use events::{EVENTS_MAX, SampledEvent};
 use figures::clean;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -45,12 +47,15 @@ pub struct Head {
     pub version: u32,
     /// Session id.
     pub id: u64,
-    /// The sampled event, by Xenoprof's name, or `cpu-clock`.
+    /// The first sampled event, by the name in Xenoprof or `perf`.
     pub event: String,
-    /// Quality of the instrument.
+    /// Quality of this event.
     pub tier: Tier,
-    /// Events between samples; nanoseconds for `cpu-clock`.
+    /// Events between its samples; nanoseconds for a clock.
     pub period: u64,
+    /// The other sampled events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_events: Vec<SampledEvent>,
     /// Start, nanoseconds since 1970.
     pub started_unix_ns: u64,
     /// Start in nanoseconds of `CLOCK_MONOTONIC_RAW`. Times of samples are relative to it.
@@ -82,7 +87,9 @@ pub enum Tier {
     /// A timer, covering all processes and the kernel.
     #[default]
     CpuClock,
-    /// A timer, covering only user code of this user's processes.
+    /// An event that the kernel counts itself, and samples where it happens.
+    Software,
+    /// An event of any kind, covering only user code of this user's processes.
     OwnUser,
 }
 
@@ -99,14 +106,15 @@ impl Tier {
                 "no PMU: cpu-clock timer; code with interrupts off is sampled when it turns them \
                  on, so proportions come from samples, totals from exact counters"
             }
-            Self::OwnUser => "unprivileged: cpu-clock timer, only user code of your own processes",
+            Self::Software => "software event: sampled where it happens",
+            Self::OwnUser => "unprivileged: only user code of your own processes",
         }
     }
 
     /// Returns whether shares of classes may be compared below ten points.
     #[must_use]
     pub const fn is_fine(self) -> bool {
-        matches!(self, Self::PmuNmi)
+        matches!(self, Self::PmuNmi | Self::Software)
     }
 }
 
@@ -372,7 +380,15 @@ pub struct Sample(
     pub u32,
     /// Stack.
     pub u32,
+    /// Event, by its number in [`Head::events`].
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub u32,
 );
+
+/// Returns whether an event is the first one, which files omit.
+pub(crate) const fn is_first(event: &u32) -> bool {
+    *event == 0
+}
 
 /// An event of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -430,8 +446,9 @@ impl Session {
     /// Profiled processes choose their names, and a hostile one could send escape sequences to the
     /// reader's terminal.
     pub fn clean(&mut self) {
-        let head = [&mut self.head.event].into_iter();
-        let texts = head
+        let more = self.head.more_events.iter_mut();
+        let texts = std::iter::once(&mut self.head.event)
+            .chain(more.map(|sampled| &mut sampled.event))
             .chain(&mut self.head.command)
             .chain(&mut self.head.notes)
             .chain(self.domains.iter_mut().flat_map(ProfiledDomain::texts))

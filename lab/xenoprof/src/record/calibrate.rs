@@ -10,7 +10,7 @@
 //! interrupt and the arming of the next one exit to the hypervisor.
 
 use super::timers::Interrupts;
-use crate::event::Event;
+use crate::event::EventConfig;
 use crate::sampler::parse::RecordKind;
 use crate::sampler::{Sampler, Scope};
 use anyhow::Context as _;
@@ -160,10 +160,9 @@ struct Samples {
 
 impl Samples {
     fn open(cpus: &[u32]) -> anyhow::Result<Self> {
-        let (event, tier) = Event::best();
-        let period = event.period(HZ, shmem::time::tsc_hz());
+        let events = vec![EventConfig::best(HZ, shmem::time::tsc_hz())];
         Ok(Self {
-            sampler: Sampler::open(event, tier, Scope::Machine, period, cpus)?,
+            sampler: Sampler::open(events, Scope::Machine, cpus)?,
             count: 0,
             frames: 0,
         })

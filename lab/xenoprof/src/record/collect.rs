@@ -24,8 +24,10 @@ const ROOM_BYTES: usize = 2 << 30;
 pub(crate) struct Collected {
     pub(crate) records: Vec<PerfRecord>,
     pub(crate) nonsense: u64,
-    /// Dropped samples by CPU and process.
-    pub(crate) dropped: BTreeMap<(u32, u32), u64>,
+    /// Dropped samples by event, CPU and process.
+    pub(crate) dropped: BTreeMap<(u32, u32, u32), u64>,
+    /// Notes on events that shared counters.
+    pub(crate) shared_counters: Vec<String>,
     pub(crate) foreign: Foreign,
 }
 
@@ -69,6 +71,7 @@ impl Collector {
                 collected.nonsense += sampler.drain(&mut fresh);
                 offer(&fresh, read_ns);
                 budget.append(&mut fresh, &mut collected);
+                collected.shared_counters = sampler.shared_counters();
                 collected.foreign = sampler.into_foreign();
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected
@@ -101,7 +104,8 @@ impl MemoryBudget {
             if let RecordKind::Sample { pid, chain, .. } = &record.kind {
                 let bytes = size_of::<PerfRecord>() + size_of_val::<[_]>(chain);
                 if self.0 < bytes {
-                    *collected.dropped.entry((record.cpu, *pid)).or_default() += 1;
+                    let whose = (record.event, record.cpu, *pid);
+                    *collected.dropped.entry(whose).or_default() += 1;
                     continue;
                 }
                 self.0 -= bytes;
@@ -120,6 +124,7 @@ mod tests {
         let sample = PerfRecord {
             time_ns: 1,
             cpu: 1,
+            event: 0,
             kind: RecordKind::Sample {
                 pid: 7,
                 tid: 7,
@@ -129,6 +134,7 @@ mod tests {
         let exit = PerfRecord {
             time_ns: 2,
             cpu: 1,
+            event: 0,
             kind: RecordKind::Exit { pid: 7, tid: 7 },
         };
         let mut budget = MemoryBudget::new(size_of::<PerfRecord>() * 2);
@@ -138,7 +144,7 @@ mod tests {
         budget.append(&mut fresh, &mut collected);
         assert_eq!(collected.records.len(), 3);
         assert_eq!(collected.records.last(), Some(&exit));
-        assert_eq!(collected.dropped, [((1, 7), 3)].into());
+        assert_eq!(collected.dropped, [((0, 1, 7), 3)].into());
         assert!(fresh.is_empty());
     }
 }

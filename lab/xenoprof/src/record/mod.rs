@@ -5,12 +5,12 @@ mod collect;
 pub mod sampler_alone;
 mod timers;
 
-use crate::event::Event;
+use crate::event::EventConfig;
 use crate::host::cpus::{online_cpus, raw_ns, steal_ns, steal_since, unix_ns};
 use crate::host::process::{self, CodeMapping};
 use crate::host::watch::{InstanceScope, Parents, Watch};
-use crate::loss::LossCounts;
-use crate::model::{Head, Session, Tier, file};
+use crate::loss::{Loss, LossCounts};
+use crate::model::{Head, SampledEvent, Session, Tier, file};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::elf::Foreign;
 use crate::sampler::{Sampler, SamplerError, Scope};
@@ -45,8 +45,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// Options of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOptions {
-    /// Event. Unset: the best available one.
-    pub event: Option<String>,
+    /// Events, each `NAME` or `NAME/period=N/`. Empty: the best available one.
+    pub events: Vec<String>,
     /// Samples per second and CPU. Unset: [`DEFAULT_HZ`].
     pub hz: Option<u32>,
     /// Maximum duration.
@@ -115,8 +115,9 @@ pub fn to_file(
     let (session, status) = run(options)?;
     reserved.write(path, &session)?;
     eprintln!(
-        "{} samples of {} domains in {:.1} s: {}",
+        "{} samples{} of {} domains in {:.1} s: {}",
         session.samples.len(),
+        by_event(&session),
         session.domains.len(),
         session.head.ran_ns as f64 / 1e9,
         path.display()
@@ -127,20 +128,28 @@ pub fn to_file(
     Ok(status)
 }
 
-/// Returns a session's event, period, sampler (opened but not started) and CPUs.
-pub(crate) fn open(options: &RecordOptions) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
-    find_machine(options)?;
-    let (event, tier) = match &options.event {
-        None => Event::best(),
-        Some(name) => {
-            let event = Event::find(name).map_err(Failure::Usage)?;
-            (event, event.probe().map_err(Failure::CannotRun)?)
-        }
+/// Returns the number of samples of each event, if a session has several.
+fn by_event(session: &Session) -> String {
+    let of = |(number, sampled): (u32, SampledEvent)| {
+        let samples = session.samples.iter().filter(|sample| sample.4 == number);
+        format!("{} {}", sampled.event, samples.count())
     };
-    let cpus = online_cpus();
+    match session.head.more_events.as_slice() {
+        [] => String::new(),
+        _ => {
+            let counts: Vec<String> = (0..).zip(session.head.events()).map(of).collect();
+            format!(" ({})", counts.join(", "))
+        }
+    }
+}
+
+/// Returns a session's sampler (opened but not started) and its CPUs.
+pub(crate) fn open(options: &RecordOptions) -> anyhow::Result<(Sampler, Vec<u32>)> {
+    find_machine(options)?;
     let hz = options.hz.unwrap_or(DEFAULT_HZ);
-    let period = event.period(hz.into(), shmem::time::tsc_hz());
-    let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
+    let events = EventConfig::of(&options.events, hz.into(), shmem::time::tsc_hz())?;
+    let cpus = online_cpus();
+    let open = |scope| Sampler::open(events.clone(), scope, &cpus);
     let sampler = match open(if options.own {
         Scope::Own
     } else {
@@ -152,18 +161,18 @@ pub(crate) fn open(options: &RecordOptions) -> anyhow::Result<(Event, u64, Sampl
         other => other,
     };
     let sampler = sampler.map_err(|error| Failure::CannotRun(error.to_string()))?;
-    Ok((event, period, sampler, cpus))
+    Ok((sampler, cpus))
 }
 
-/// Returns a warning if the default rate costs more than [`SHARE`] of a busy core. In a virtual
-/// machine a timer interrupt exits to the hypervisor several times, which can take tens of
-/// microseconds. The interrupt of a counter costs less, and sampling of the user's own processes
-/// cannot be timed beforehand.
-fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
-    let (Tier::CpuClock, Some(&cpu)) = (tier, cpus.last()) else {
-        return None;
-    };
-    let sample_ns = calibrate::estimate(cpu as usize).ok()?;
+/// Returns a warning if the default rate of all clocks costs more than [`SHARE`] of a busy core. In
+/// a virtual machine a timer interrupt exits to the hypervisor several times, which can take tens
+/// of microseconds. The interrupt of a counter costs less, the number of other events is known only
+/// afterwards, and sampling of the user's own processes cannot be timed beforehand.
+fn price(events: &[EventConfig], cpus: &[u32]) -> Option<String> {
+    let is_clock = |config: &&EventConfig| config.tier == Tier::CpuClock;
+    let clocks = events.iter().filter(is_clock).count();
+    let &cpu = cpus.last().filter(|_| clocks > 0)?;
+    let sample_ns = calibrate::estimate(cpu as usize).ok()? * clocks as f64;
     let hz = affordable_hz(sample_ns);
     (hz < DEFAULT_HZ).then(|| {
         format!(
@@ -192,18 +201,19 @@ fn affordable_hz(sample_ns: f64) -> u32 {
 pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
-    let (event, period, sampler, cpus) = open(options)?;
-    let tier = sampler.tier();
-    let price = options.hz.is_none().then(|| price(tier, &cpus)).flatten();
+    let (sampler, cpus) = open(options)?;
+    let events: Vec<SampledEvent> = sampler.events().iter().map(EventConfig::sampled).collect();
+    let is_own = sampler.is_own();
+    let price = options.hz.is_none().then(|| price(sampler.events(), &cpus));
     let id = session_id();
     let mut initiator = match &options.participants {
         Some(participants) => {
             let configuration = Configuration {
                 id,
-                privileged: tier != Tier::OwnUser,
+                privileged: !is_own,
                 expected: participants.expected.clone(),
                 timeout: participants.timeout,
-                event: (event.name().to_owned(), period),
+                event: events.first().cloned(),
             };
             Some(reserve(participants, configuration)?)
         }
@@ -243,9 +253,6 @@ pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatu
     let mut head = Head {
         version: file::VERSION,
         id,
-        event: event.name().to_owned(),
-        tier,
-        period,
         started_unix_ns,
         started_raw_ns: start_ns,
         ran_ns: end_ns.saturating_sub(start_ns),
@@ -253,9 +260,11 @@ pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatu
         tsc_hz: shmem::time::tsc_hz(),
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
-        provenance: provenance(tier),
-        notes: notes(price, &collected, tier),
+        provenance: provenance(events.first()),
+        notes: notes(price.flatten(), &mut collected, is_own),
+        ..Head::default()
     };
+    head.set_events(events);
     let foreign = Arc::new(std::mem::take(&mut collected.foreign));
     let mut resolver = resolver(start_ns, &mapped, foreign.clone());
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone()).with_foreign(foreign);
@@ -337,17 +346,9 @@ fn assemble(
     let parents = resolver.parents();
     let mut assigned = watch.domains(parents);
     let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
-    let mut counts = LossCounts {
-        kernel_lost: resolver.kernel_lost().clone(),
-        throttled_ns: resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns)),
-        steal_ns: steal_ns.clone(),
-        ..LossCounts::default()
-    };
-    for ((cpu, pid), dropped) in collected.dropped {
-        *counts
-            .ring_dropped
-            .entry((cpu, assigned.of(pid)))
-            .or_default() += dropped;
+    let mut dropped = BTreeMap::new();
+    for ((event, cpu, pid), count) in collected.dropped {
+        *dropped.entry((event, cpu, assigned.of(pid))).or_default() += count;
     }
     let start_ns = head.started_raw_ns;
     session.markers = watch.markers(parents, &mut assigned, start_ns, resolver.exits());
@@ -359,26 +360,60 @@ fn assemble(
     {
         domain.cpu_ns = domain.cpu_ns.max(Some(children_ns));
     }
-    for sample in &session.samples {
-        let domain = session.domain_of(sample) as u32;
-        *counts.delivered.entry((sample.1, domain)).or_default() += 1;
-    }
-    for (index, domain) in (0u32..).zip(&session.domains) {
-        counts.cpu_ns.insert(index, domain.cpu_ns.unwrap_or(0));
-    }
-    if head.event == Event::CpuClock.name() {
-        session.losses = counts.ledger(&head.cpus, head.ran_ns, head.period);
-    } else {
-        // The expected number of events is unknown, so delivered samples count as expected.
-        session.losses = counts.ledger(&head.cpus, 0, head.period);
-    }
     session.head = head;
+    session.losses = losses(&session, &resolver, &dropped, steal_ns);
     session.head.notes.extend(symbolizer.notes());
     session
 }
 
-fn notes(price: Option<String>, collected: &Collected, tier: Tier) -> Vec<String> {
+/// Returns the loss ledgers of all events. `dropped` counts samples by event, CPU and domain.
+fn losses(
+    session: &Session,
+    resolver: &Resolver,
+    dropped: &BTreeMap<(u32, u32, u32), u64>,
+    steal_ns: &BTreeMap<u32, u64>,
+) -> Vec<Loss> {
+    let head = &session.head;
+    let throttled_ns = resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns));
+    let cpu_ns = session.domains.iter().map(|d| d.cpu_ns.unwrap_or(0));
+    let cpu_ns: BTreeMap<u32, u64> = (0..).zip(cpu_ns).collect();
+    let mut delivered: BTreeMap<(u32, u32, u32), u64> = BTreeMap::new();
+    for sample in &session.samples {
+        let domain = session.domain_of(sample) as u32;
+        *delivered.entry((sample.4, sample.1, domain)).or_default() += 1;
+    }
+    let mut rows = Vec::new();
+    for (number, sampled) in (0u32..).zip(head.events()) {
+        let by_cpu = |counts: &BTreeMap<(u32, u32), u64>| -> BTreeMap<u32, u64> {
+            let own = counts.range((number, 0)..=(number, u32::MAX));
+            own.map(|((_, cpu), n)| (*cpu, *n)).collect()
+        };
+        let by_domain = |counts: &BTreeMap<(u32, u32, u32), u64>| -> BTreeMap<(u32, u32), u64> {
+            let own = counts.range((number, 0, 0)..=(number, u32::MAX, u32::MAX));
+            own.map(|((_, cpu, domain), n)| ((*cpu, *domain), *n))
+                .collect()
+        };
+        let counts = LossCounts {
+            delivered: by_domain(&delivered),
+            kernel_lost: by_cpu(resolver.kernel_lost()),
+            throttled_ns: by_cpu(&throttled_ns),
+            ring_dropped: by_domain(dropped),
+            steal_ns: steal_ns.clone(),
+            cpu_ns: cpu_ns.clone(),
+        };
+        let ledger = counts.ledger(&head.cpus, head.ran_ns, sampled.period, sampled.unit());
+        let numbered = |row| Loss {
+            event: number,
+            ..row
+        };
+        rows.extend(ledger.into_iter().map(numbered));
+    }
+    rows
+}
+
+fn notes(price: Option<String>, collected: &mut Collected, is_own: bool) -> Vec<String> {
     let mut notes: Vec<String> = price.into_iter().collect();
+    notes.append(&mut collected.shared_counters);
     if collected.nonsense > 0 {
         notes.push(format!(
             "{} records of the kernel were malformed",
@@ -389,8 +424,8 @@ fn notes(price: Option<String>, collected: &Collected, tier: Tier) -> Vec<String
     if dropped > 0 {
         notes.push(format!("{dropped} samples exceeded the memory limit"));
     }
-    if tier == Tier::OwnUser {
-        notes.push(tier.text().to_owned());
+    if is_own {
+        notes.push(Tier::OwnUser.text().to_owned());
     }
     notes
 }
@@ -421,10 +456,11 @@ fn machines(options: &RecordOptions, watch: &Watch, parents: &Parents) -> Option
     }
 }
 
-fn provenance(tier: Tier) -> serde_json::Value {
+fn provenance(first: Option<&SampledEvent>) -> serde_json::Value {
     let provenance = Provenance::collect("unchanged".to_owned(), false);
     let mut value = serde_json::to_value(provenance).unwrap_or_default();
     if let Some(object) = value.as_object_mut() {
+        let tier = first.map(|sampled| sampled.tier).unwrap_or_default();
         object.insert("pmu".to_owned(), tier.text().into());
     }
     value

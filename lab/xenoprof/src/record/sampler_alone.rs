@@ -25,7 +25,7 @@ impl BareSession {
             hz: Some(hz),
             ..RecordOptions::default()
         };
-        let (_, _, sampler, _) = open(&options)?;
+        let (sampler, _) = open(&options)?;
         let watcher = Watcher::start(Watch::new(Vec::new(), InstanceScope::All));
         let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();

@@ -37,10 +37,13 @@ pub struct Resolver {
     /// Times at which processes exited.
     exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
-    kernel_lost: BTreeMap<u32, u64>,
-    /// By CPU: the nanoseconds without sampling, and the start of such an interval in progress.
-    throttled: BTreeMap<u32, (u64, Option<u64>)>,
+    kernel_lost: BTreeMap<OfRing, u64>,
+    /// The nanoseconds without sampling, and the start of such an interval in progress.
+    throttled: BTreeMap<OfRing, (u64, Option<u64>)>,
 }
+
+/// Event and CPU of a ring.
+type OfRing = (u32, u32);
 
 impl Resolver {
     /// Creates a resolver for a session that starts at this time of `CLOCK_MONOTONIC_RAW`.
@@ -132,19 +135,19 @@ impl Resolver {
         &self.exits
     }
 
-    /// Returns the number of records that the kernel could not write, by CPU.
+    /// Returns the number of records that the kernel could not write, by event and CPU.
     #[must_use]
-    pub const fn kernel_lost(&self) -> &BTreeMap<u32, u64> {
+    pub const fn kernel_lost(&self) -> &BTreeMap<OfRing, u64> {
         &self.kernel_lost
     }
 
-    /// Returns the nanoseconds by CPU in which the kernel had stopped sampling. `end_ns` is the
-    /// session's end.
+    /// Returns the nanoseconds by event and CPU in which the kernel had stopped sampling. `end_ns`
+    /// is the session's end.
     #[must_use]
-    pub fn throttled_ns(&self, end_ns: u64) -> BTreeMap<u32, u64> {
-        let sum = |(cpu, (sum, since)): (&u32, &(u64, Option<u64>))| {
+    pub fn throttled_ns(&self, end_ns: u64) -> BTreeMap<OfRing, u64> {
+        let sum = |(ring, (sum, since)): (&OfRing, &(u64, Option<u64>))| {
             let last = since.map_or(0, |since| end_ns.saturating_sub(since));
-            (*cpu, sum + last)
+            (*ring, sum + last)
         };
         self.throttled.iter().map(sum).collect()
     }
@@ -197,12 +200,14 @@ impl Resolver {
 
     /// Processes a record.
     pub fn take(&mut self, record: PerfRecord) {
+        let ring = (record.event, record.cpu);
         match record.kind {
             RecordKind::Sample { pid, tid, chain } => {
                 let thread = self.threads.intern((pid, tid));
                 let stack = self.stack(pid, &chain);
                 let time = record.time_ns.saturating_sub(self.start_ns);
-                self.samples.push(Sample(time, record.cpu, thread, stack));
+                let sample = Sample(time, record.cpu, thread, stack, record.event);
+                self.samples.push(sample);
             }
             RecordKind::Comm {
                 pid,
@@ -244,9 +249,9 @@ impl Resolver {
                 self.exits.insert(pid, record.time_ns);
             }
             RecordKind::Exit { .. } => {}
-            RecordKind::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
+            RecordKind::Lost(count) => *self.kernel_lost.entry(ring).or_default() += count,
             RecordKind::Throttle { stops } => {
-                let (sum, since) = self.throttled.entry(record.cpu).or_default();
+                let (sum, since) = self.throttled.entry(ring).or_default();
                 *sum += record
                     .time_ns
                     .saturating_sub(since.take().unwrap_or(record.time_ns));
@@ -350,7 +355,7 @@ impl Resolver {
         }
         let samples = self.samples.iter().map(|sample| {
             let stack = of_node.get(sample.3 as usize).copied().flatten();
-            Sample(sample.0, sample.1, sample.2, stack.unwrap_or(0))
+            Sample(sample.0, sample.1, sample.2, stack.unwrap_or(0), sample.4)
         });
         let threads = self.threads.values.iter().map(|&(pid, tid)| Thread {
             pid,
@@ -400,6 +405,7 @@ mod tests {
         PerfRecord {
             time_ns,
             cpu: 1,
+            event: 0,
             kind: RecordKind::Sample {
                 pid,
                 tid: pid,
@@ -412,6 +418,7 @@ mod tests {
         PerfRecord {
             time_ns: 0,
             cpu: 0,
+            event: 0,
             kind,
         }
     }
@@ -558,10 +565,11 @@ mod tests {
             resolver.take(PerfRecord {
                 time_ns,
                 cpu: 1,
+                event: 0,
                 kind: RecordKind::Throttle { stops },
             });
         }
-        assert_eq!(resolver.throttled_ns(100), [(1, 5 + 70)].into());
+        assert_eq!(resolver.throttled_ns(100), [((0, 1), 5 + 70)].into());
     }
 
     #[test]
@@ -569,6 +577,6 @@ mod tests {
         let mut resolver = Resolver::new(0);
         resolver.take(event(RecordKind::Lost(3)));
         resolver.take(event(RecordKind::Lost(4)));
-        assert_eq!(resolver.kernel_lost(), &[(0, 7)].into());
+        assert_eq!(resolver.kernel_lost(), &[((0, 0), 7)].into());
     }
 }

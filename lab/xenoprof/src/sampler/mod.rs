@@ -1,15 +1,19 @@
-//! The sampler: one per host kernel, with one ring per CPU.
+//! The sampler: one per host kernel, with one ring per CPU and event.
 //!
 //! The kernel writes samples and side-band records (new processes, names, mappings, exits) into the
 //! rings; one reader empties them. The rings may split the side-band records and samples of one
 //! process, so records are sorted by time before they are used. The kernel's call chains end where
 //! code lacks frame pointers; copies of the stacks complete them.
+//!
+//! Each event has rings of its own, so that the kernel's counts of lost records and its throttling
+//! are known by event. Only the rings of the first event have side-band records.
 
 pub(crate) mod elf;
 pub mod parse;
 mod unwind;
 
-use crate::event::Event;
+use crate::count::share_counted;
+use crate::event::EventConfig;
 use crate::model::Tier;
 use elf::Foreign;
 use parse::{Parsed, PerfRecord};
@@ -26,6 +30,8 @@ use unwind::{REGISTERS, Unwinder, UserStack};
 const SAMPLE: u32 = 9;
 /// Maximum frames of a call stack, including both its kernel and its user part.
 const STACK_MAX: u16 = 127;
+/// Share of the time in which an event must be counted. A shared counter has half or less.
+const SHARE_MIN: f64 = 0.99;
 
 /// Processes to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +43,12 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns the bytes of a ring: half a second of samples at 1 kHz, or the maximum that an
-    /// unprivileged user may lock.
-    const fn ring_bytes(self) -> usize {
+    /// Returns the bytes of a ring: half a second of samples at 1 kHz, or a part of the maximum
+    /// that an unprivileged user may lock.
+    const fn ring_bytes(self, events: usize) -> usize {
         match self {
             Self::Machine => 16 << 20,
-            Self::Own => 1 << 19,
+            Self::Own => (1 << 19) / events.next_power_of_two(),
         }
     }
 
@@ -57,10 +63,18 @@ impl Scope {
 
 /// Open rings.
 pub struct Sampler {
-    rings: Vec<(u32, Ring)>,
+    rings: Vec<EventRing>,
     config: ParseConfig<Native>,
     unwinder: Unwinder,
-    tier: Tier,
+    scope: Scope,
+    events: Vec<EventConfig>,
+}
+
+/// The ring of an event on a CPU.
+struct EventRing {
+    cpu: u32,
+    event: u32,
+    ring: Ring,
 }
 
 /// Error of opening the sampler.
@@ -72,9 +86,17 @@ pub enum SamplerError {
          0): run as root, or profile a command of your own with `grantway prof record -- CMD`"
     )]
     Denied,
+    /// The event occurs only in the kernel, which this user may not sample.
+    #[error(
+        "{0} occur in the kernel, which you may not sample without privileges (CAP_PERFMON, or \
+         perf_event_paranoid of at most 0)"
+    )]
+    OnlyInKernel(&'static str),
     /// Another error.
-    #[error("CPU {cpu}: {error}")]
+    #[error("{event} on CPU {cpu}: {error}")]
     Cpu {
+        /// Event.
+        event: &'static str,
         /// CPU.
         cpu: u32,
         /// Error of the system call.
@@ -83,42 +105,86 @@ pub enum SamplerError {
 }
 
 impl Sampler {
-    /// Opens a ring on each CPU. Sampling begins with [`Sampler::start`].
+    /// Opens a ring on each CPU for each event. Sampling begins with [`Sampler::start`].
     ///
     /// # Errors
     /// Returns an error if the kernel rejects a counter.
     pub fn open(
-        event: Event,
-        tier: Tier,
+        mut events: Vec<EventConfig>,
         scope: Scope,
-        period: u64,
         cpus: &[u32],
     ) -> Result<Self, SamplerError> {
         let mut rings = Vec::new();
-        let config = ParseConfig::from(*counter(event, scope, period).attrs());
-        for &cpu in cpus {
-            let ring = ring(event, scope, period, cpu).map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => SamplerError::Denied,
-                _ => SamplerError::Cpu { cpu, error },
-            })?;
-            rings.push((cpu, ring));
+        let ring_bytes = scope.ring_bytes(events.len());
+        for (number, config) in (0u32..).zip(&mut events) {
+            let event = config.event.name();
+            if scope == Scope::Own {
+                if config.event.is_only_in_kernel() {
+                    return Err(SamplerError::OnlyInKernel(event));
+                }
+                config.tier = Tier::OwnUser;
+            }
+            for &cpu in cpus {
+                let opened = ring(config, scope, ring_bytes, (cpu, number));
+                let ring = opened.map_err(|error| match error.kind() {
+                    io::ErrorKind::PermissionDenied => SamplerError::Denied,
+                    _ => SamplerError::Cpu { event, cpu, error },
+                })?;
+                rings.push(EventRing {
+                    cpu,
+                    event: number,
+                    ring,
+                });
+            }
         }
-        let tier = match scope {
-            Scope::Machine => tier,
-            Scope::Own => Tier::OwnUser,
-        };
+        let attrs = events.first().map(|first| *counter(first, scope).attrs());
         Ok(Self {
             rings,
-            config,
+            // All rings have records of the same layout.
+            config: ParseConfig::from(attrs.unwrap_or_default()),
             unwinder: Unwinder::default(),
-            tier,
+            scope,
+            events,
         })
     }
 
-    /// Returns the quality of the event.
+    /// Returns the events, with their quality.
     #[must_use]
-    pub const fn tier(&self) -> Tier {
-        self.tier
+    pub fn events(&self) -> &[EventConfig] {
+        &self.events
+    }
+
+    /// Returns whether it samples only user code of processes that this thread starts.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.scope == Scope::Own
+    }
+
+    /// Returns a note for each event that the kernel did not count all the time, because the PMU
+    /// has fewer counters than the session has events.
+    pub fn shared_counters(&mut self) -> Vec<String> {
+        // The time of a process on other CPUs counts as not counted.
+        if self.scope == Scope::Own {
+            return Vec::new();
+        }
+        let mut least = vec![1.0f64; self.events.len()];
+        for EventRing { event, ring, .. } in &mut self.rings {
+            let share = ring.read_full().ok().and_then(|seen| share_counted(&seen));
+            if let (Some(least), Some(share)) = (least.get_mut(*event as usize), share) {
+                *least = least.min(share);
+            }
+        }
+        let events = self.events.iter().zip(least);
+        let shared = events.filter(|(_, share)| *share < SHARE_MIN);
+        let note = |(config, share): (&EventConfig, f64)| {
+            format!(
+                "{} was counted only {:.0} % of the time, because the PMU has fewer counters than \
+                 the session has events: its samples are fewer in proportion",
+                config.event.name(),
+                share * 100.0
+            )
+        };
+        shared.map(note).collect()
     }
 
     /// Starts sampling.
@@ -126,9 +192,7 @@ impl Sampler {
     /// # Errors
     /// Returns an error if the kernel rejects the request.
     pub fn start(&mut self) -> io::Result<()> {
-        self.rings
-            .iter_mut()
-            .try_for_each(|(_, ring)| ring.enable())
+        self.rings.iter_mut().try_for_each(|of| of.ring.enable())
     }
 
     /// Stops sampling. The rings keep their contents.
@@ -136,9 +200,7 @@ impl Sampler {
     /// # Errors
     /// Returns an error if the kernel rejects the request.
     pub fn stop(&mut self) -> io::Result<()> {
-        self.rings
-            .iter_mut()
-            .try_for_each(|(_, ring)| ring.disable())
+        self.rings.iter_mut().try_for_each(|of| of.ring.disable())
     }
 
     /// Ends sampling; returns the files of other mount namespaces.
@@ -155,7 +217,7 @@ impl Sampler {
         let mut fds: Vec<PollFd<'_>> = self
             .rings
             .iter()
-            .map(|(_, ring)| {
+            .map(|EventRing { ring, .. }| {
                 // SAFETY: the ring owns the descriptor, and `self` keeps it open for longer than
                 // this function runs.
                 let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
@@ -170,14 +232,14 @@ impl Sampler {
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> u64 {
         let mut nonsense = 0;
         let mut fresh: Vec<(PerfRecord, Option<UserStack>)> = Vec::new();
-        for (cpu, ring) in &mut self.rings {
+        for EventRing { cpu, event, ring } in &mut self.rings {
             while let Some(raw) = ring.next_record() {
                 let bytes = raw.to_contiguous();
                 let (body, stack) = match raw.ty() {
                     SAMPLE => UserStack::split(&bytes),
                     _ => (&*bytes, None),
                 };
-                match parse::parse(*cpu, raw.ty(), raw.misc(), body, &self.config) {
+                match parse::parse((*cpu, *event), raw.ty(), raw.misc(), body, &self.config) {
                     Ok(Parsed::Record(record)) => fresh.push((record, stack)),
                     Ok(Parsed::Uninteresting) => {}
                     Err(_) => nonsense += 1,
@@ -194,20 +256,14 @@ impl Sampler {
 }
 
 /// Returns the counter of samples up to their call chains.
-fn counter(event: Event, scope: Scope, period: u64) -> Builder<'static> {
-    let mut builder = event.builder();
+fn counter(config: &EventConfig, scope: Scope) -> Builder<'static> {
+    let mut builder = config.event.builder();
     builder
-        .sample_period(period)
+        .sample_period(config.period)
         .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN)
         .sample_max_stack(STACK_MAX)
-        .wakeup_watermark(scope.ring_bytes() / 4)
         .clockid(Clock::MONOTONIC_RAW)
         .sample_id_all(true)
-        .mmap(true)
-        .mmap2(true)
-        .comm(true)
-        .comm_exec(true)
-        .task(true)
         .enabled(false);
     match scope {
         // Idle CPUs are also sampled, because interrupts run there, and because every period then
@@ -222,13 +278,28 @@ fn counter(event: Event, scope: Scope, period: u64) -> Builder<'static> {
     builder
 }
 
-/// Opens the ring of a CPU. Its samples also have the registers and the stack of user code.
-fn ring(event: Event, scope: Scope, period: u64, cpu: u32) -> io::Result<Ring> {
-    counter(event, scope, period)
+/// Opens the ring of a CPU and an event. Its samples also have the registers and the stack of user
+/// code.
+fn ring(
+    config: &EventConfig,
+    scope: Scope,
+    bytes: usize,
+    (cpu, event): (u32, u32),
+) -> io::Result<Ring> {
+    let mut builder = counter(config, scope);
+    builder
         .one_cpu(cpu as usize)
+        .wakeup_watermark(bytes / 4)
         .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER)
         .sample_regs_user(REGISTERS)
-        .sample_stack_user(scope.stack_bytes())
-        .build()?
-        .sampled(scope.ring_bytes())
+        .sample_stack_user(scope.stack_bytes());
+    if event == 0 {
+        builder
+            .mmap(true)
+            .mmap2(true)
+            .comm(true)
+            .comm_exec(true)
+            .task(true);
+    }
+    builder.build()?.sampled(bytes)
 }

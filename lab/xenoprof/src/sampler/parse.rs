@@ -13,6 +13,8 @@ pub struct PerfRecord {
     pub time_ns: u64,
     /// CPU.
     pub cpu: u32,
+    /// Event of its ring, by its number among those of the sampler.
+    pub event: u32,
     /// Contents.
     pub kind: RecordKind,
 }
@@ -96,12 +98,12 @@ pub enum Parsed {
     Uninteresting,
 }
 
-/// Parses the bytes of one record, without its header.
+/// Parses the bytes of one record, without its header, from the ring of a CPU and an event.
 ///
 /// # Errors
 /// Returns an error if the bytes are truncated or inconsistent.
 pub fn parse(
-    cpu: u32,
+    (cpu, event): (u32, u32),
     kind: u32,
     misc: u16,
     body: &[u8],
@@ -114,11 +116,12 @@ pub fn parse(
     bytes.extend_from_slice(&misc.to_ne_bytes());
     bytes.extend_from_slice(&size.to_ne_bytes());
     bytes.extend_from_slice(body);
-    Parser::new(bytes.as_slice(), config.clone()).parse_record(Reader { cpu })
+    Parser::new(bytes.as_slice(), config.clone()).parse_record(Reader { cpu, event })
 }
 
 struct Reader {
     cpu: u32,
+    event: u32,
 }
 
 impl Reader {
@@ -126,6 +129,7 @@ impl Reader {
         Parsed::Record(PerfRecord {
             time_ns: metadata.sample_id().time().unwrap_or(0),
             cpu: self.cpu,
+            event: self.event,
             kind,
         })
     }
@@ -136,6 +140,7 @@ impl Reader {
         Parsed::Record(PerfRecord {
             time_ns,
             cpu: self.cpu,
+            event: self.event,
             kind: RecordKind::Throttle { stops },
         })
     }
@@ -155,6 +160,7 @@ impl<'a> Visitor<'a> for Reader {
         Parsed::Record(PerfRecord {
             time_ns: sample.time().unwrap_or(0),
             cpu: sample.cpu().unwrap_or(self.cpu),
+            event: self.event,
             kind: RecordKind::Sample {
                 pid: sample.pid().unwrap_or(0),
                 tid: sample.tid().unwrap_or(0),
@@ -273,7 +279,7 @@ mod tests {
     }
 
     fn record(kind: u32, misc: u16, body: &[u8]) -> PerfRecord {
-        match parse(1, kind, misc, body, &clock()) {
+        match parse((1, 0), kind, misc, body, &clock()) {
             Ok(Parsed::Record(record)) => record,
             other => panic!("{other:?}"),
         }
@@ -327,10 +333,11 @@ mod tests {
                 -2560i64 as u64,
                 0x40_0000,
             ]);
-            let parsed = parse(0, 9, 4 | 1 << 14, &body, &config).unwrap();
+            let parsed = parse((0, 2), 9, 4 | 1 << 14, &body, &config).unwrap();
             let expected = PerfRecord {
                 time_ns: 99,
                 cpu: 3,
+                event: 2,
                 kind: RecordKind::Sample {
                     pid: 7,
                     tid: 8,
@@ -360,6 +367,7 @@ mod tests {
             PerfRecord {
                 time_ns: 77,
                 cpu: 1,
+                event: 0,
                 kind: RecordKind::Comm {
                     pid: 5,
                     tid: 6,
@@ -412,7 +420,7 @@ mod tests {
             misc in any::<u16>(),
             body in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let _either = parse(0, kind, misc, &body, &clock());
+            let _either = parse((0, 0), kind, misc, &body, &clock());
         }
     }
 }

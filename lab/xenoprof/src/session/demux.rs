@@ -302,6 +302,7 @@ mod tests {
         PerfRecord {
             time_ns: raw_ns(),
             cpu: 1,
+            event: 0,
             kind: RecordKind::Sample {
                 pid,
                 tid: pid,
@@ -322,6 +323,7 @@ mod tests {
         let fork = PerfRecord {
             time_ns: raw_ns(),
             cpu: 0,
+            event: 0,
             kind: RecordKind::Fork {
                 pid: u32::MAX,
                 parent: child.id(),
@@ -364,6 +366,7 @@ mod tests {
         PerfRecord {
             time_ns: raw_ns(),
             cpu: 0,
+            event: 0,
             kind: RecordKind::Comm {
                 pid,
                 tid: pid,

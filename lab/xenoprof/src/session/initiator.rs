@@ -14,7 +14,7 @@ use super::outcome::{FinalState, ParticipantData, SessionOutcome};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
 use super::state::{Action, Expected, LEAD_NS, MemberId, MemberState, Phase, SessionInput, State};
-use crate::model::{DomainKind, Mode, Session, file};
+use crate::model::{DomainKind, Mode, SampledEvent, Session, file};
 use figures::clean;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::borrow::Cow;
@@ -74,7 +74,7 @@ pub struct Initiator {
     state: State,
     connections: BTreeMap<MemberId, Connection>,
     next: MemberId,
-    event: (String, u64),
+    event: Option<SampledEvent>,
     demux: Arc<Mutex<Demux>>,
     budget: Budget,
     now: fn() -> u64,
@@ -91,8 +91,8 @@ pub struct Configuration {
     pub expected: Expected,
     /// Timeout for them to become ready.
     pub timeout: Duration,
-    /// The event, by Xenoprof's name, and its period.
-    pub event: (String, u64),
+    /// The first event.
+    pub event: Option<SampledEvent>,
 }
 
 impl Initiator {
@@ -209,7 +209,8 @@ impl Initiator {
         if open().count() >= LINKS_MAX || (peer.1 != 0 && of_user >= LINKS_OF_USER_MAX) {
             return;
         }
-        let (event, period) = self.event.clone();
+        let event = self.event.clone();
+        let (event, period) = event.map_or_else(Default::default, |of| (of.event, of.period));
         let sent = link.send(self.id, SessionMessage::Configured { event, period }, &[]);
         if sent.is_ok() {
             self.next += 1;
@@ -550,7 +551,7 @@ mod tests {
             privileged: true,
             expected: Expected::Count(1),
             timeout: Duration::from_secs(3600),
-            event: ("cpu-clock".to_owned(), 1),
+            event: None,
         };
         let mut initiator = Initiator::open(&path, with).unwrap();
         initiator.now = || NOW.load(Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use super::message::AddressName;
 use super::outcome::{FinalState, SessionOutcome};
-use crate::model::{DomainKind, Mode, ProfiledDomain, RingStats, Session};
+use crate::model::{DomainKind, Mode, ProfiledDomain, RingStats, SampledEvent, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, PerfRecord, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,8 +159,23 @@ fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session
     });
 }
 
+/// Returns the number that each event of an agent's session has in a session, which receives those
+/// that it lacks.
+fn events(agent: &Session, session: &mut Session) -> Vec<u32> {
+    let number = |sampled: SampledEvent| {
+        let found = session.event(&sampled.event).unwrap_or_else(|_| {
+            session.head.more_events.push(sampled);
+            session.head.more_events.len()
+        });
+        found as u32
+    };
+    agent.head.events().map(number).collect()
+}
+
 /// Adds an agent's session. Its domains belong to the agent; their time never counts as the host's.
 fn add_agent(name: &str, agent: Session, session: &mut Session) {
+    let events = events(&agent, session);
+    let event = |number: u32| events.get(number as usize).copied().unwrap_or(0);
     let used: BTreeSet<u32> = agent.threads.iter().map(|thread| thread.domain).collect();
     let mut places = BTreeMap::new();
     for (place, mut domain) in (0u32..).zip(agent.domains) {
@@ -211,6 +226,7 @@ fn add_agent(name: &str, agent: Session, session: &mut Session) {
         .extend(agent.samples.into_iter().map(|mut sample| {
             sample.2 += threads;
             sample.3 += stacks;
+            sample.4 = event(sample.4);
             sample
         }));
     session.samples.sort_by_key(|sample| sample.0);
@@ -218,6 +234,7 @@ fn add_agent(name: &str, agent: Session, session: &mut Session) {
         .losses
         .extend(agent.losses.into_iter().filter_map(|mut loss| {
             loss.domain = Some(*places.get(&loss.domain?)?);
+            loss.event = event(loss.event);
             Some(loss)
         }));
 }
@@ -267,6 +284,29 @@ mod tests {
             own.count()
         };
         assert_eq!(host(&session), before.samples.len());
+    }
+
+    #[test]
+    fn an_agents_events_keep_their_names() {
+        let mut session = testing::with_page_faults();
+        let mut agent = testing::session();
+        agent.head.event = "page-faults".to_owned();
+        agent.head.more_events = testing::session().head.events().collect();
+        agent.head.more_events[0].event = "cycles".to_owned();
+        agent.samples[0].4 = 1;
+        let before = session.samples.len();
+        add_agent("vm", agent, &mut session);
+        let names: Vec<String> = session.head.events().map(|of| of.event).collect();
+        assert_eq!(names, ["cpu-clock", "page-faults", "cycles"]);
+        let of = |event| session.samples.iter().filter(|s| s.4 == event).count();
+        assert_eq!([of(0), of(1), of(2)], [200, 120 + 199, 1]);
+        assert_eq!(session.samples.len(), before + 200);
+        assert!(
+            session
+                .losses
+                .iter()
+                .any(|loss| loss.event == 1 && loss.domain == Some(3))
+        );
     }
 
     #[test]

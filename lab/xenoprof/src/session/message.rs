@@ -36,9 +36,9 @@ pub struct Envelope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SessionMessage {
-    /// Initiator: announces the session and its event.
+    /// Initiator: announces the session and its first event.
     Configured {
-        /// The event, by Xenoprof's name.
+        /// The event.
         event: String,
         /// Events between samples.
         period: u64,

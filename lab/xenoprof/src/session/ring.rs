@@ -421,6 +421,7 @@ fn decode(words: &[u64]) -> Option<PerfRecord> {
     Some(PerfRecord {
         time_ns,
         cpu: (first >> 32) as u32,
+        event: 0,
         kind,
     })
 }
@@ -488,7 +489,7 @@ mod tests {
             let mut expected = Vec::new();
             let mut records = Vec::new();
             for (kind, cpu, read) in ops {
-                let record = PerfRecord { time_ns: 5, cpu: cpu.into(), kind };
+                let record = PerfRecord { time_ns: 5, cpu: cpu.into(), event: 0, kind };
                 let before = producer.head;
                 producer.offer(&record, 7);
                 if producer.head > before {
@@ -515,7 +516,7 @@ mod tests {
         ) {
             let (mut producer, consumer) = pair(64, true);
             let kind = RecordKind::Exit { pid: 7, tid: 7 };
-            let record = PerfRecord { time_ns: 1, cpu: 0, kind };
+            let record = PerfRecord { time_ns: 1, cpu: 0, event: 0, kind };
             producer.offer(&record, 7);
             let head = producer.head;
             consumer.words.at(word).store(value, Ordering::Relaxed);
@@ -551,6 +552,7 @@ mod tests {
             &PerfRecord {
                 time_ns: 1,
                 cpu: 0,
+                event: 0,
                 kind,
             },
             7,

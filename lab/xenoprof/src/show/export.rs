@@ -2,7 +2,7 @@
 
 use super::firefox::{IntervalMarker, Library, NewFrame, Shared, Track, VERSION};
 use crate::attribute::rules::{FunctionInfo, Rules};
-use crate::model::{DomainKind, Marker, MarkerKind, Session, Space, StackFrame};
+use crate::model::{DomainKind, Marker, MarkerKind, SampledEvent, Session, Space, StackFrame};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -20,8 +20,8 @@ const COLORS: [&str; 9] = [
     "grey",
 ];
 
-/// Writes a session without its idle time: domains become processes with a thread for each CPU,
-/// classes become categories.
+/// Writes a session without its idle time: domains become processes with a thread for each CPU and
+/// event, classes become categories.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
@@ -43,7 +43,7 @@ fn profile(session: &Session, rules: &Rules) -> Value {
         shared: Shared::default(),
         stacks: HashMap::new(),
     };
-    let mut tracks: BTreeMap<(usize, u32), Track> = BTreeMap::new();
+    let mut tracks: BTreeMap<(usize, u32, u32), Track> = BTreeMap::new();
     for sample in &session.samples {
         let index = session.domain_of(sample);
         let Some(domain) = session.domains.get(index) else {
@@ -53,7 +53,7 @@ fn profile(session: &Session, rules: &Rules) -> Value {
             continue;
         }
         if let Some(stack) = tables.stack(domain.kind, sample.3) {
-            let track = tracks.entry((index, sample.1)).or_default();
+            let track = tracks.entry((index, sample.1, sample.4)).or_default();
             track.stacks.push(stack);
             track.times_ms.push(sample.0 as f64 / 1e6);
         }
@@ -61,41 +61,36 @@ fn profile(session: &Session, rules: &Rules) -> Value {
     for marker in &session.markers {
         let index = marker.domain as usize;
         // Each domain's markers are in the first of its tracks.
-        let mut own = tracks.range((index, 0)..=(index, u32::MAX));
-        let place = own.next().map_or((index, 0), |(place, _)| *place);
+        let mut own = tracks.range((index, 0, 0)..=(index, u32::MAX, u32::MAX));
+        let place = own.next().map_or((index, 0, 0), |(place, _)| *place);
         let marker = tables.marker(marker);
         tracks.entry(place).or_default().markers.push(marker);
     }
-    let sample_ns = sample_ns(session);
-    let thread = |((index, cpu), track): (&(usize, u32), &Track)| {
+    let events: Vec<SampledEvent> = session.head.events().collect();
+    let sample_ns = |number: usize| events.get(number)?.sample_ns(session.head.tsc_hz);
+    let thread = |((index, cpu, event), track): (&(usize, u32, u32), &Track)| {
         let name = session
             .domains
             .get(*index)
             .map_or("", |domain| &domain.name);
-        let tid = format!("{index}.{cpu}");
+        let (mut title, mut tid) = (format!("{name} CPU {cpu}"), format!("{index}.{cpu}"));
+        if let (1.., Some(sampled)) = (*event, events.get(*event as usize)) {
+            title = format!("{title} {}", sampled.event);
+            tid = format!("{tid}.{event}");
+        }
         let process = (name, index + 1);
-        let cpu_us = sample_ns.map(|ns| ns / 1e3);
-        track.json(&format!("{name} CPU {cpu}"), process, &tid, cpu_us)
+        let cpu_us = sample_ns(*event as usize).map(|ns| ns / 1e3);
+        track.json(&title, process, &tid, cpu_us)
     };
     let threads: Vec<Value> = tracks.iter().map(thread).collect();
     let libraries: Vec<Value> = tables.libraries.iter().map(Library::json).collect();
     json!({
-        "meta": meta(session, rules, sample_ns),
+        "meta": meta(session, rules, sample_ns(0)),
         "libs": libraries,
         "pages": [],
         "shared": tables.shared.json(),
         "threads": threads,
     })
-}
-
-/// Returns the CPU time of a sample, if its event has one.
-fn sample_ns(session: &Session) -> Option<f64> {
-    let period = session.head.period as f64;
-    match session.head.event.as_str() {
-        "cpu-clock" => Some(period),
-        "cycles" => (session.head.tsc_hz > 0).then(|| period * 1e9 / session.head.tsc_hz as f64),
-        _ => None,
-    }
 }
 
 fn meta(session: &Session, rules: &Rules, sample_ns: Option<f64>) -> Value {
@@ -112,7 +107,12 @@ fn meta(session: &Session, rules: &Rules, sample_ns: Option<f64>) -> Value {
         command => command.join(" "),
     };
     let mut units = json!({ "time": "ms", "eventDelay": "ms" });
-    if sample_ns.is_some() {
+    // A track of an event that measures no time has no such column.
+    if session
+        .head
+        .events()
+        .any(|of| of.sample_ns(session.head.tsc_hz).is_some())
+    {
         units["threadCPUDelta"] = json!("µs");
     }
     json!({
@@ -303,7 +303,7 @@ impl Tables<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::session;
+    use crate::testing::{session, with_page_faults};
 
     fn exported(session: &Session) -> Value {
         let mut out = Vec::new();
@@ -485,6 +485,24 @@ mod tests {
             expected.map(|(name, n)| (name.to_owned(), n)),
             "idle has none"
         );
+    }
+
+    #[test]
+    fn another_event_has_tracks_without_cpu_time() {
+        let profile = exported(&with_page_faults());
+        is_valid(&profile);
+        let threads = array(&profile, "threads");
+        let names: Vec<&Value> = threads.iter().map(|thread| &thread["name"]).collect();
+        let driver = ["driver CPU 0", "driver CPU 0 page-faults"];
+        assert_eq!(names, [driver[0], driver[1], "guest CPU 0"]);
+        let lengths = |thread: &Value| thread["samples"]["length"].as_u64().unwrap();
+        assert_eq!([&threads[0], &threads[1]].map(lengths), [100, 120]);
+        let has_time = |thread: &Value| thread["samples"]["threadCPUDelta"].is_array();
+        assert_eq!([&threads[0], &threads[1]].map(has_time), [true, false]);
+        assert_eq!(threads[0]["pid"], threads[1]["pid"]);
+        assert_ne!(threads[0]["tid"], threads[1]["tid"]);
+        let has_markers = |thread: &Value| thread["markers"]["length"] != 0;
+        assert_eq!([&threads[0], &threads[1]].map(has_markers), [true, false]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ const CALLERS_MAX: usize = 5;
 pub struct Listing<'a> {
     /// The part of the session that is shown, if it is not all of it.
     pub selection: Option<&'a Selection>,
+    /// Whether to omit exact times, which an earlier section has, and which belong to no event.
+    pub only_samples: bool,
     /// The class of the session's samples, or `None` if it has all classes.
     pub class: Option<&'a str>,
     /// The only domain to show, or `None` for all domains.

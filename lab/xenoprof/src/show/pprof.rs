@@ -1,9 +1,10 @@
 //! The form of pprof: its message `Profile`, uncompressed.
 
 use super::flame;
-use crate::model::{DomainKind, Session};
+use crate::event::Unit;
+use crate::model::{DomainKind, SampledEvent, Session};
 use anyhow::Context as _;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 
 /// Wire type of a message, a text or packed numbers.
@@ -66,30 +67,41 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Writes a session without its idle time: samples and nanoseconds of exact CPU time by stack, with
-/// the domain as a label.
+/// Writes a session without its idle time: by stack, the samples of the first event, nanoseconds of
+/// exact CPU time or occurrences of each event, and the domain as a label.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
 pub fn write(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
-    out.write_all(&profile(session).0)
+    let events: Vec<SampledEvent> = session.head.events().collect();
+    out.write_all(&profile(session, &events).0)
         .context("write a profile")
 }
 
-fn profile(session: &Session) -> Protobuf {
+fn profile(session: &Session, events: &[SampledEvent]) -> Protobuf {
     let (mut profile, mut texts) = (Protobuf::default(), Texts::new());
-    let [samples, count, cpu, ns, domain_key] =
-        ["samples", "count", "cpu", "nanoseconds", "domain"].map(|text| texts.of(text));
-    let value_type = |kind, unit| {
+    let [samples, count, domain_key] = ["samples", "count", "domain"].map(|text| texts.of(text));
+    let value_type = |(kind, unit)| {
         let mut value = Protobuf::default();
         value.number(1, kind).number(2, unit);
         value
     };
-    profile.bytes(1, &value_type(samples, count).0);
-    profile.bytes(1, &value_type(cpu, ns).0);
+    let types: Vec<(u64, u64)> = (0..events.len())
+        .zip(events)
+        .map(|(number, sampled)| match (number, sampled.sample_ns(1)) {
+            (0, Some(_)) => ["cpu", "nanoseconds"],
+            (_, Some(_)) => [&sampled.event, "nanoseconds"],
+            (_, None) => [&sampled.event, "count"],
+        })
+        .map(|[kind, unit]| (texts.of(kind), texts.of(unit)))
+        .collect();
+    profile.bytes(1, &value_type((samples, count)).0);
+    for of_event in &types {
+        profile.bytes(1, &value_type(*of_event).0);
+    }
 
     let mut used = BTreeSet::new();
-    for ((index, stack), (count, time_ns)) in flame::times(session) {
+    for ((index, stack), values) in values(session, events.len()) {
         let Some(domain) = session.domains.get(index) else {
             continue;
         };
@@ -105,7 +117,7 @@ fn profile(session: &Session) -> Protobuf {
             .number(1, domain_key)
             .number(2, texts.of(&domain.name));
         sample.packed(1, frames.iter().copied());
-        sample.packed(2, [count, time_ns as u64].into_iter());
+        sample.packed(2, values.into_iter());
         sample.bytes(3, &label.0);
         profile.bytes(2, &sample.0);
         used.extend(frames);
@@ -150,18 +162,36 @@ fn profile(session: &Session) -> Protobuf {
     }
     profile.number(9, session.head.started_unix_ns);
     profile.number(10, session.head.ran_ns);
-    if session.head.event == "cpu-clock" {
-        profile.bytes(11, &value_type(cpu, ns).0);
+    let is_cycles = session.head.unit() == Unit::Cycles;
+    if let Some(first) = types.first().filter(|_| !is_cycles) {
+        profile.bytes(11, &value_type(*first).0);
         profile.number(12, session.head.period);
     }
     profile
 }
 
+/// Returns the values of each domain and stack: samples of the first event, then the time or the
+/// occurrences of each of the `events`.
+fn values(session: &Session, events: usize) -> BTreeMap<(usize, u32), Vec<u64>> {
+    let mut values: BTreeMap<(usize, u32), Vec<u64>> = BTreeMap::new();
+    for number in 0..events {
+        for (whose, (samples, width)) in flame::times(&session.of_event(number)) {
+            let values = values.entry(whose).or_insert_with(|| vec![0; events + 1]);
+            if let (0, Some(first)) = (number, values.first_mut()) {
+                *first = samples;
+            }
+            if let Some(value) = values.get_mut(number + 1) {
+                *value = width as u64;
+            }
+        }
+    }
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::session;
-    use std::collections::BTreeMap;
+    use crate::testing::{session, with_page_faults};
 
     /// A field: its number, and its value or its bytes.
     type Field<'a> = (u64, u64, &'a [u8]);
@@ -198,10 +228,37 @@ mod tests {
     }
 
     #[test]
+    fn each_event_has_a_value() {
+        let session = with_page_faults();
+        let events: Vec<SampledEvent> = session.head.events().collect();
+        let profile = profile(&session, &events);
+        let fields = fields(&profile.0);
+        let all = |field: u64| fields.iter().filter(move |f| f.0 == field).map(|f| f.2);
+        let text = |number: u64| {
+            let mut texts = all(6);
+            String::from_utf8(texts.nth(number as usize).unwrap().to_vec()).unwrap()
+        };
+        let types = all(1).map(|of| {
+            let of = super::tests::fields(of);
+            [text(of[0].1), text(of[1].1)].join(" ")
+        });
+        let types: Vec<String> = types.collect();
+        assert_eq!(
+            types,
+            ["samples count", "cpu nanoseconds", "page-faults count"]
+        );
+        let values = all(2).map(|sample| numbers(super::tests::fields(sample)[1].2));
+        let values: Vec<Vec<u64>> = values.collect();
+        // 90 and 30 samples of every second page fault.
+        assert_eq!(values, [[60, 60_000_000, 180], [40, 40_000_000, 60]]);
+    }
+
+    #[test]
     fn profiles_have_stacks_times_and_domains() {
         let mut session = session();
         session.domains[0].cpu_ns = Some(300_000_000);
-        let profile = profile(&session);
+        let events: Vec<SampledEvent> = session.head.events().collect();
+        let profile = profile(&session, &events);
         let fields = fields(&profile.0);
         let all = |field: u64| fields.iter().filter(move |f| f.0 == field).map(|f| f.2);
         let texts: Vec<&str> = all(6)

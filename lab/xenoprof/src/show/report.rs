@@ -29,7 +29,8 @@ pub enum Form {
     Csv,
 }
 
-/// Writes a report.
+/// Writes a report: exact times and the samples of the first event, then the samples of each other
+/// event.
 ///
 /// # Errors
 /// Returns an error if the session has no such domain, or `out` fails.
@@ -48,12 +49,25 @@ pub fn report(
             .transpose()?,
         ..*listing
     };
-    let found = Attribution::new(session, rules, classing);
-    let figures = || figures(session, &found, classing, listing);
+    let mut list = Vec::new();
+    for number in 0..session.head.events().count() {
+        let session = &*session.of_event(number);
+        let found = Attribution::new(session, rules, classing);
+        let listing = &Listing {
+            only_samples: number > 0,
+            ..*listing
+        };
+        if form == Form::Text {
+            let text = text::report(session, &found, classing, listing);
+            out.write_all(text.as_bytes())?;
+        } else {
+            list.extend(figures(session, &found, classing, listing));
+        }
+    }
     match form {
-        Form::Text => out.write_all(text::report(session, &found, classing, listing).as_bytes())?,
-        Form::Json => write_json(out, &session.head.provenance, &figures())?,
-        Form::Csv => csv::write(out, &figures())?,
+        Form::Text => {}
+        Form::Json => write_json(out, &session.head.provenance, &list)?,
+        Form::Csv => csv::write(out, &list)?,
     }
     Ok(())
 }
@@ -73,10 +87,10 @@ pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Res
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Returns the figures of a session.
+/// Returns the figures of a session of one event.
 ///
 /// Totals are exact. Figures by class, function or beneficiary are shares of the samples, times an
-/// exact total. If the samples are unusable, a figure has the reason instead of a value.
+/// exact total, which only samples of a clock or of cycles divide. If the samples are unusable, a figure has the reason instead of a value.
 #[must_use]
 pub fn figures(
     session: &Session,
@@ -87,6 +101,9 @@ pub fn figures(
     let mut keys = listing.selection.map(Selection::keys).unwrap_or_default();
     if classing == Classing::Flat {
         keys.insert("classing".to_owned(), "flat".to_owned());
+    }
+    if listing.only_samples {
+        keys.insert("event".to_owned(), session.head.event.clone());
     }
     if let Some(class) = listing.class {
         keys.insert("class".to_owned(), class.to_owned());
@@ -106,7 +123,7 @@ pub fn figures(
     let mut total = 0.0;
     for sums in &all {
         let name = sums.domain.name.as_str();
-        if let Some(cycles) = sums.cycles {
+        if let Some(cycles) = sums.cycles.filter(|_| !listing.only_samples) {
             to.exact(&format!("cycles.{name}"), cycles);
             to.exact(&format!("ran_in.{name}"), cycles);
             if sums.counts() {
@@ -115,13 +132,16 @@ pub fn figures(
             }
         }
         to.samples(sums);
-        to.closure(sums);
-        to.hops(sums, denominator.packets());
-        to.classes(sums, &found.classes, denominator.packets());
+        if !listing.only_samples {
+            to.closure(sums);
+            to.hops(sums, denominator.packets());
+        }
+        let packets = denominator.packets().filter(|_| session.head.is_time());
+        to.classes(sums, &found.classes, packets);
         to.functions(session, sums, listing);
         to.lines(session, sums, listing);
     }
-    if listing.domain.is_some() {
+    if listing.domain.is_some() || listing.only_samples {
         return to.list;
     }
     let seen = |name: &str| all.iter().any(|sums| sums.domain.name == name);
@@ -131,7 +151,9 @@ pub fn figures(
         }
     }
     to.per("total", total, &denominator);
-    to.charged_to(&all);
+    if session.head.is_time() {
+        to.charged_to(&all);
+    }
     to.list
 }
 
@@ -347,7 +369,7 @@ pub fn write_json(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{session, with_an_absent_domain};
+    use crate::testing::{session, with_an_absent_domain, with_page_faults};
 
     fn all(session: &Session) -> Vec<Figure> {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
@@ -507,6 +529,43 @@ mod tests {
         session.domains[0].traffic = None;
         let figures = all(&session);
         assert!(figures.iter().all(|f| !f.metric.starts_with("cycles_per")));
+    }
+
+    #[test]
+    fn only_the_event_that_measures_time_has_cycles() {
+        let mut out = Vec::new();
+        let (rules, listing) = (Rules::thesis(), Listing::default());
+        let (both, form) = (with_page_faults(), Form::Json);
+        report(&both, &rules, Classing::Nearest, form, &listing, &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let of = |config: &str| -> Vec<serde_json::Value> {
+            let lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
+            lines
+                .filter(|figure: &serde_json::Value| figure["config"] == config)
+                .collect()
+        };
+        assert_eq!(of("session").len(), all(&session()).len());
+        let faults = of("session@event=page-faults");
+        let value = |metric: &str| {
+            let mut found = faults.iter().filter(|figure| figure["metric"] == metric);
+            found.next().map(|figure| figure["value"].as_f64().unwrap())
+        };
+        assert_eq!(value("share.driver.class.copy"), Some(0.75));
+        assert_eq!(value("samples.driver.delivered"), Some(120.0));
+        let is_time = |figure: &&serde_json::Value| {
+            let metric = figure["metric"].as_str().unwrap();
+            ["cycles", "ran_in", "on_behalf_of", "closure"]
+                .iter()
+                .any(|of| metric.starts_with(of))
+        };
+        assert_eq!(faults.iter().find(is_time), None);
+        // An event that is chosen has the exact times of the session.
+        let chosen = all(&both.of_event(1));
+        let per_packet = "cycles_per_packet.driver";
+        let expected = super::tests::of(&all(&session()), per_packet).value;
+        assert_eq!(super::tests::of(&chosen, per_packet).value, expected);
+        let by_class = |f: &Figure| f.metric.starts_with("cycles_per_packet.driver.class");
+        assert!(!chosen.iter().any(by_class));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Text forms of a session for other tools: folded stacks, and the text of `perf script`.
 
 use super::flame;
-use crate::model::Session;
+use crate::model::{SampledEvent, Session};
 use figures::clean;
 use std::io::Write;
 
 /// Writes a line `domain;outermost;…;innermost MICROSECONDS` for each stack, in exact time as in
-/// flame graphs.
+/// flame graphs, or with occurrences of a first event that does not measure time.
 ///
 /// # Errors
 /// Returns an error if the names of the frames take too much memory, or writing to `out` fails.
@@ -17,15 +17,16 @@ pub fn folded(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes each sample in the form of `perf script`, without the idle task. The name of a process
+/// Writes each sample of all events in the form of `perf script`, without the idle task. The name of a process
 /// consists of the names of its domain and its thread.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
 pub fn perf(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
-    let event = clean::line(&session.head.event);
+    let events: Vec<SampledEvent> = session.head.events().collect();
     for sample in &session.samples {
-        let (Some(thread), Some(domain)) = (
+        let (Some(sampled), Some(thread), Some(domain)) = (
+            events.get(sample.4 as usize),
             session.thread(sample),
             session.domains.get(session.domain_of(sample)),
         ) else {
@@ -44,7 +45,7 @@ pub fn perf(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
         let at_ns = session.head.started_raw_ns.saturating_add(sample.0);
         let (pid, tid, cpu) = (thread.pid, thread.tid, sample.1);
         let (s, us) = (at_ns / 1_000_000_000, at_ns / 1000 % 1_000_000);
-        let period = session.head.period;
+        let (period, event) = (sampled.period, clean::line(&sampled.event));
         writeln!(
             out,
             "{name} {pid}/{tid} [{cpu:03}] {s}.{us:06}: {period} {event}: "
@@ -71,7 +72,7 @@ pub fn perf(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::session;
+    use crate::testing::{session, with_page_faults};
 
     fn written(write: impl Fn(&Session, &mut Vec<u8>) -> anyhow::Result<()>) -> String {
         let mut session = session();
@@ -88,6 +89,23 @@ mod tests {
             written(folded),
             "driver;driver::turn::run;shmem::engine::copy 180000\n\
              driver;driver::turn::run;tun_get_user;tcp_v4_rcv;tcp_v4_rcv 120000\n"
+        );
+    }
+
+    #[test]
+    fn every_sample_has_its_event() {
+        let (mut stacks, mut samples) = (Vec::new(), Vec::new());
+        let both = with_page_faults();
+        perf(&both, &mut samples).unwrap();
+        let samples = String::from_utf8(samples).unwrap();
+        let count = |event: &str| samples.matches(event).count();
+        assert_eq!(count(" 1000000 cpu-clock: \n"), 100);
+        assert_eq!(count(" 2 page-faults: \n"), 120);
+        folded(&both.of_event(1), &mut stacks).unwrap();
+        assert_eq!(
+            String::from_utf8(stacks).unwrap(),
+            "driver;driver::turn::run;shmem::engine::copy 180\n\
+             driver;driver::turn::run;tun_get_user;tcp_v4_rcv;tcp_v4_rcv 60\n"
         );
     }
 

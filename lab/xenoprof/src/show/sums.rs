@@ -1,6 +1,7 @@
 //! The sums of a domain, and whether they are usable.
 
 use crate::attribute::{Attribution, DomainProfile};
+use crate::event::Unit;
 use crate::model::{BridgeTraffic, DomainKind, HopLedger, Mode, ProfiledDomain, Session};
 use figures::correction::{Correction, REPORTED, StampedTime};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 pub(crate) const GOOD: [f64; 2] = [0.95, 1.05];
 /// Outside of these bounds, samples are unusable for classes.
 pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
-/// Minimum number of samples for a distribution.
+/// Minimum number of samples for a distribution, unless each occurrence of an event is sampled.
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
 /// Without a non-maskable interrupt, smaller differences between classes are not significant.
@@ -24,6 +25,8 @@ pub(crate) struct DomainSums<'a> {
     pub(crate) part: &'a DomainProfile,
     /// Exact CPU time × TSC rate.
     pub(crate) cycles: Option<f64>,
+    /// Cycles, or occurrences of the sampled event if it does not measure time.
+    pub(crate) weight: Option<f64>,
     /// Samples × period ÷ exact CPU time.
     pub(crate) raw_exact: Option<f64>,
     /// Ledger ÷ exact CPU time, without the ledger's correction.
@@ -32,6 +35,8 @@ pub(crate) struct DomainSums<'a> {
     pub(crate) correction: Option<Correction>,
     pub(crate) expected: u64,
     pub(crate) lost: u64,
+    /// Minimum number of samples for a distribution.
+    samples_min: u64,
 }
 
 impl<'a> DomainSums<'a> {
@@ -43,9 +48,10 @@ impl<'a> DomainSums<'a> {
             .zip(&found.parts)
             .enumerate()
             .map(|(index, (domain, part))| Self::of_domain(session, index, domain, part))
-            .filter(|sums| sums.part.samples > 0 || sums.domain.cpu_ns.unwrap_or(0) > 0)
+            .filter(|sums| sums.part.samples > 0 || sums.weight.unwrap_or(0.0) > 0.0)
             .collect();
-        sums.sort_by_key(|sums| std::cmp::Reverse(sums.domain.cpu_ns.unwrap_or(0)));
+        let weight = |sums: &Self| sums.weight.unwrap_or(0.0);
+        sums.sort_by(|x, y| weight(y).total_cmp(&weight(x)));
         sums
     }
 
@@ -57,8 +63,8 @@ impl<'a> DomainSums<'a> {
     ) -> Self {
         let per_ns = session.head.tsc_hz as f64 / 1e9;
         let cycles = domain.cpu_ns.map(|ns| ns as f64 * per_ns);
-        let is_time = session.head.event == "cpu-clock";
-        let raw_ns = part.samples as f64 * session.head.period as f64;
+        let is_clock = session.head.unit() == Unit::Nanoseconds;
+        let counted = part.samples as f64 * session.head.period as f64;
         let exact = domain.cpu_ns.filter(|ns| *ns > 0).map(|ns| ns as f64);
         let ledger = domain.ledger.as_ref().filter(|ledger| ledger.cpu_ns > 0);
         let rows = || {
@@ -71,11 +77,19 @@ impl<'a> DomainSums<'a> {
             domain,
             part,
             cycles,
-            raw_exact: exact.filter(|_| is_time).map(|exact| raw_ns / exact),
+            weight: match session.head.is_time() {
+                true => cycles,
+                false => Some(counted),
+            },
+            raw_exact: exact.filter(|_| is_clock).map(|exact| counted / exact),
             closure: ledger.map(|ledger| stamped(ledger) / (ledger.cpu_ns as f64 * per_ns)),
             correction: ledger.map(|ledger| correction(ledger, per_ns, stolen_ns(session))),
             expected: total(rows().map(|loss| loss.expected)),
             lost: total(rows().map(crate::loss::Loss::lost)),
+            samples_min: match session.head.is_time() || session.head.period > 1 {
+                true => SAMPLES_MIN,
+                false => 1,
+            },
         }
     }
 
@@ -105,9 +119,10 @@ impl<'a> DomainSums<'a> {
     /// Returns the reason for not reporting the domain's classes, if there is one.
     pub(crate) fn refusal(&self) -> Option<String> {
         let samples = self.part.samples;
-        if samples < SAMPLES_MIN {
+        if samples < self.samples_min {
             return Some(format!(
-                "{samples} samples are too few for a distribution: {SAMPLES_MIN}"
+                "{samples} samples are too few for a distribution: {}",
+                self.samples_min
             ));
         }
         let raw_exact = self.raw_exact?;
@@ -221,9 +236,9 @@ fn correction(ledger: &HopLedger, per_ns: f64, stolen_ns: u64) -> Correction {
 fn stolen_ns(session: &Session) -> u64 {
     let of_cpus = session.losses.iter().filter(|loss| loss.domain.is_none());
     let periods = total(of_cpus.map(|loss| loss.steal));
-    match session.head.event == "cpu-clock" {
-        true => periods.saturating_mul(session.head.period),
-        false => 0,
+    match session.head.unit() {
+        Unit::Nanoseconds => periods.saturating_mul(session.head.period),
+        Unit::Cycles | Unit::Occurrences => 0,
     }
 }
 
@@ -233,12 +248,13 @@ fn total(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Returns cycles by beneficiary: each domain's exact time, divided in proportion to its samples.
+/// Events that do not measure time divide themselves.
 pub(crate) fn charged_to(all: &[DomainSums<'_>]) -> BTreeMap<String, f64> {
     let mut served: BTreeMap<String, f64> = BTreeMap::new();
     for sums in all {
         for (who, count) in &sums.part.charged_to {
-            if let Some(cycles) = sums.cycles {
-                *served.entry(who.clone()).or_default() += sums.share(*count) * cycles;
+            if let Some(weight) = sums.weight {
+                *served.entry(who.clone()).or_default() += sums.share(*count) * weight;
             }
         }
     }

@@ -5,6 +5,7 @@ use super::functions::{self, Listing};
 use super::lines;
 use super::sums::{COARSE_NOTE, Denominator, DomainSums, GOOD, charged_to, outside};
 use crate::attribute::{Attribution, Classing};
+use crate::event::Unit;
 use crate::loss::Loss;
 use crate::model::{Mode, Session};
 use crate::select::Selection;
@@ -24,14 +25,16 @@ pub(super) fn report(
     }
     let all = DomainSums::of(session, found);
     let mut out = head(session, listing);
-    out.push_str(&domains(session, &all));
-    out.push_str(&classes(found, &all, classing));
-    out.push_str(&hops(session, &all));
-    out.push_str(&masters(&all));
+    out.push_str(&domains(session, &all, listing.only_samples));
+    out.push_str(&classes(session, found, &all, classing));
+    if !listing.only_samples {
+        out.push_str(&hops(session, &all));
+    }
+    out.push_str(&masters(session, &all));
     out.push_str(&functions::text(session, &all, listing));
     out.push_str(&lines::text(session, &all, listing));
     out.push_str(&losses(session));
-    out.push_str(&notes(session, &all));
+    out.push_str(&notes(session, &all, listing.only_samples));
     out
 }
 
@@ -46,11 +49,13 @@ fn of_domain(
     let mut all = DomainSums::of(session, found);
     all.retain(|sums| sums.domain.name == domain);
     let mut out = head(session, listing);
-    out.push_str(&domains(session, &all));
+    out.push_str(&domains(session, &all, listing.only_samples));
     if all.iter().any(DomainSums::counts) {
-        out.push_str(&classes(found, &all, classing));
+        out.push_str(&classes(session, found, &all, classing));
     }
-    out.push_str(&hops(session, &all));
+    if !listing.only_samples {
+        out.push_str(&hops(session, &all));
+    }
     out.push_str(&functions::text(session, &all, listing));
     out.push_str(&lines::text(session, &all, listing));
     for why in all.iter().filter_map(DomainSums::refusal) {
@@ -62,11 +67,14 @@ fn of_domain(
 fn head(session: &Session, listing: &Listing<'_>) -> String {
     let head = &session.head;
     let mut out = String::new();
-    let rate = if head.event == "cpu-clock" {
-        format!("{:.0} Hz", 1e9 / head.period.max(1) as f64)
-    } else {
-        format!("every {}", number(head.period as f64))
+    let rate = match (head.unit(), head.period) {
+        (Unit::Nanoseconds, period) => format!("{:.0} Hz", 1e9 / period.max(1) as f64),
+        (_, 1) => "each one".to_owned(),
+        (_, period) => format!("every {}", number(period as f64)),
     };
+    if listing.only_samples {
+        out.push('\n');
+    }
     let _infallible = writeln!(
         out,
         "{} · {rate} · {:.1} s · {} CPUs · {} samples",
@@ -76,6 +84,9 @@ fn head(session: &Session, listing: &Listing<'_>) -> String {
         session.samples.len(),
     );
     let _infallible = writeln!(out, "{}", head.tier.text());
+    if listing.only_samples {
+        return out;
+    }
     if !head.command.is_empty() {
         let _infallible = writeln!(out, "{}", head.command.join(" "));
     }
@@ -94,7 +105,37 @@ fn head(session: &Session, listing: &Listing<'_>) -> String {
     out
 }
 
-fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
+/// Returns the samples of each domain of an event other than the first.
+fn samples(session: &Session, all: &[DomainSums<'_>]) -> String {
+    let (event, is_time) = (session.head.event.as_str(), session.head.is_time());
+    // A time is not shown as a number of events, because the exact time is better.
+    let mut header = vec!["domain"];
+    header.extend((!is_time).then_some(event));
+    header.extend(["samples", "lost", "to main %"]);
+    let row = |sums: &DomainSums<'_>| {
+        let mut row = vec![sums.domain.name.clone()];
+        row.extend(sums.weight.filter(|_| !is_time).map(number));
+        row.push(number(sums.part.samples as f64));
+        row.push(sums.lost.to_string());
+        row.push(share(sums.whole_stacks()));
+        row
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    format!(
+        "\nDomains: samples; CPU time and cycles/packet are exact, and belong to no event: see \
+         above\n{}\n",
+        table(&header, &rows)
+    )
+}
+
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), percent)
+}
+
+fn domains(session: &Session, all: &[DomainSums<'_>], only_samples: bool) -> String {
+    if only_samples {
+        return samples(session, all);
+    }
     let denominator = Denominator::of(session);
     let units = denominator.packets_and_bytes();
     let mut header = vec!["domain", "CPU ms", "of a CPU %"];
@@ -129,7 +170,6 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
         for unit in units.iter().flatten() {
             row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / unit)));
         }
-        let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), percent);
         row.push(optional(sums.closure));
         if is_corrected {
             row.push(share(sums.large_correction()));
@@ -164,7 +204,12 @@ fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
     out
 }
 
-fn classes(found: &Attribution, all: &[DomainSums<'_>], classing: Classing) -> String {
+fn classes(
+    session: &Session,
+    found: &Attribution,
+    all: &[DomainSums<'_>],
+    classing: Classing,
+) -> String {
     let how = match classing {
         Classing::Nearest => "the nearest classified caller's",
         Classing::Flat => "flat, as in the papers",
@@ -190,7 +235,8 @@ fn classes(found: &Attribution, all: &[DomainSums<'_>], classing: Classing) -> S
             row
         })
         .collect();
-    let mut out = format!("\nClasses, % of each domain's time: {how}\n");
+    let whole = session.head.whole();
+    let mut out = format!("\nClasses, % of each domain's {whole}: {how}\n");
     if !rows.is_empty() {
         let _infallible = writeln!(out, "{}", table(&header, &rows));
     }
@@ -259,9 +305,13 @@ fn hops(session: &Session, all: &[DomainSums<'_>]) -> String {
 }
 
 /// Returns the table of the domains in which, and on whose behalf, code ran.
-fn masters(all: &[DomainSums<'_>]) -> String {
+fn masters(session: &Session, all: &[DomainSums<'_>]) -> String {
     let served = charged_to(all);
-    let with_time: Vec<&DomainSums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
+    let with_time: Vec<&DomainSums<'_>> = all.iter().filter(|sums| sums.weight.is_some()).collect();
+    let whole = match session.head.is_time() {
+        true => "used CPU time",
+        false => &session.head.event,
+    };
     let total: f64 = served.values().sum();
     let mut rows: Vec<(f64, Vec<String>)> = served
         .iter()
@@ -273,13 +323,13 @@ fn masters(all: &[DomainSums<'_>]) -> String {
                 .filter(|sums| sums.domain.name != *who)
                 .filter_map(|sums| {
                     let count = sums.part.charged_to.get(who)?;
-                    let cycles = sums.share(*count) * sums.cycles?;
+                    let cycles = sums.share(*count) * sums.weight?;
                     let name = &sums.domain.name;
                     (cycles >= total / 1000.0)
                         .then(|| format!("{name} {}", percent(cycles / total)))
                 })
                 .collect();
-            let ran_in = own.and_then(|sums| sums.cycles).unwrap_or(0.0);
+            let ran_in = own.and_then(|sums| sums.weight).unwrap_or(0.0);
             let row = vec![
                 who.clone(),
                 percent(ran_in / total),
@@ -298,7 +348,7 @@ fn masters(all: &[DomainSums<'_>]) -> String {
         "of it in others",
     ];
     format!(
-        "\nRan in, and on behalf of: % of all used CPU time\n{}\n",
+        "\nRan in, and on behalf of: % of all {whole}\n{}\n",
         table(&header, &rows)
     )
 }
@@ -342,8 +392,18 @@ fn losses(session: &Session) -> String {
     )
 }
 
-fn notes(session: &Session, all: &[DomainSums<'_>]) -> String {
-    let mut notes = session.head.notes.clone();
+fn notes(session: &Session, all: &[DomainSums<'_>], only_samples: bool) -> String {
+    let mut notes = match only_samples {
+        true => Vec::new(),
+        false => session.head.notes.clone(),
+    };
+    if !session.head.is_time() && !only_samples {
+        notes.push(format!(
+            "CPU time and cycles/packet are exact: {} divide no time, so classes and functions \
+             have no cycles/packet",
+            session.head.event
+        ));
+    }
     if !session.head.tier.is_fine() {
         notes.push(COARSE_NOTE.to_owned());
     }
@@ -354,6 +414,9 @@ fn notes(session: &Session, all: &[DomainSums<'_>]) -> String {
                 sums.unreliable_because()
                     .map(|why| format!("? {name}: {why}")),
             );
+        }
+        if only_samples {
+            continue;
         }
         if let Some(closure) = sums.closure.filter(|closure| outside(*closure, GOOD)) {
             notes.push(format!(
@@ -370,7 +433,8 @@ fn notes(session: &Session, all: &[DomainSums<'_>]) -> String {
     let by_cpu = session.losses.iter().filter(|loss| loss.domain.is_none());
     notes.extend(by_cpu.filter_map(Loss::warning));
     // Includes domains without a row because they have no data.
-    let missing = session.domains.iter().filter_map(|domain| {
+    let domains = session.domains.iter().filter(|_| !only_samples);
+    let missing = domains.filter_map(|domain| {
         let missing = domain.missing.as_ref()?;
         Some(format!("{}: {missing}", domain.name))
     });
@@ -386,7 +450,7 @@ fn notes(session: &Session, all: &[DomainSums<'_>]) -> String {
 mod tests {
     use super::*;
     use crate::attribute::rules::Rules;
-    use crate::testing::{session, with_an_absent_domain};
+    use crate::testing::{session, with_an_absent_domain, with_page_faults};
 
     fn text(session: &Session) -> String {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
@@ -410,6 +474,41 @@ mod tests {
             text.lines().all(|line| line.chars().count() < 150),
             "{text}"
         );
+    }
+
+    #[test]
+    fn another_event_has_its_samples_and_no_time() {
+        let both = with_page_faults();
+        let mut out = Vec::new();
+        let (rules, listing) = (Rules::thesis(), Listing::first(5));
+        let (form, nearest) = (crate::show::report::Form::Text, Classing::Nearest);
+        crate::show::report(&both, &rules, nearest, form, &listing, &mut out).unwrap();
+        let all = String::from_utf8(out).unwrap();
+        let (first, second) = all.split_at(all.find("\npage-faults · every 2").unwrap());
+        assert_eq!(first, text(&session()), "the other event changes nothing");
+        for part in [
+            "120 samples\nsoftware event: sampled where it happens\n",
+            "Classes, % of each domain's page-faults",
+            "Ran in, and on behalf of: % of all page-faults",
+            "CPU 0: 7.7 % of the samples are missing",
+        ] {
+            assert!(second.contains(part), "{part}: {second}");
+        }
+        let row = |name: &str| {
+            let mut lines = second.lines().map(str::split_whitespace);
+            lines
+                .find(|cells| cells.clone().next() == Some(name))
+                .unwrap()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(row("driver")[..3], ["driver", "240", "120"], "{second}");
+        assert_eq!(
+            row("shmem::engine::copy"),
+            ["shmem::engine::copy", "driver", "75.0"]
+        );
+        for time in ["CPU ms", "Hop ledger", "raw/exact", "10 points", "guest"] {
+            assert!(!second.contains(time), "{time}: {second}");
+        }
     }
 
     #[test]
@@ -508,6 +607,7 @@ mod tests {
         let selection = Selection {
             threads: vec!["driver".to_owned()],
             time: "0.05,0.1".parse().ok(),
+            event: None,
         };
         let mut session = session();
         session.samples = session.samples.repeat(4);

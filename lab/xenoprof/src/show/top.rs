@@ -47,11 +47,15 @@ pub struct TopView {
 pub fn top(options: &RecordOptions, rules: &Rules, view: TopView) -> anyhow::Result<()> {
     interrupt::watch();
     let named = options.domains()?;
-    let (event, period, mut sampler, cpus) = open(options)?;
+    let (mut sampler, cpus) = open(options)?;
+    let [event] = sampler.events() else {
+        return Err(Failure::Usage("`prof top` shows one event: name one".to_owned()).into());
+    };
+    let sampled = event.sampled();
     let mut head = Head {
-        event: event.name().to_owned(),
-        tier: sampler.tier(),
-        period,
+        event: sampled.event,
+        tier: sampled.tier,
+        period: sampled.period,
         cpus,
         tsc_hz: shmem::time::tsc_hz(),
         ..Head::default()
