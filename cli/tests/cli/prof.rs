@@ -430,7 +430,8 @@ fn a_missing_counter_is_reported_in_one_sentence() {
         assert_eq!(run.err.lines().count(), 1, "{run:?}");
         assert!(!place.has(&file));
     }
-    let with = |events: &str| place.run(&["prof", "record", "-e", events, "--", "true"]);
+    let record = ["prof", "record", "-o", "/dev/null", "-e"];
+    let with = |events: &str| place.run(&[&record[..], &[events, "--", "true"]].concat());
     let run = with("cylces");
     assert!(run.code == 2 && run.err.contains("cycles, "), "{run:?}");
     let run = with("cpu-clock,cycles");

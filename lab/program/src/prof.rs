@@ -222,6 +222,7 @@ fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<
     let mut text = Vec::new();
     let listing = Listing {
         selection: Some(&selection),
+        only_samples: false,
         class: functions.class.as_deref(),
         domain: functions.domain.as_deref(),
         most: functions.functions,
