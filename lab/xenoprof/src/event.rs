@@ -91,6 +91,16 @@ impl Event {
         }
     }
 
+    /// Returns whether the kernel counts it itself. Each occurrence can be sampled, and reading a
+    /// sample causes further ones.
+    #[must_use]
+    pub const fn is_software(self) -> bool {
+        matches!(
+            self,
+            Self::PageFaults | Self::ContextSwitches | Self::CpuMigrations
+        )
+    }
+
     /// Returns whether it occurs only in the kernel, so that a user who may not sample the kernel
     /// would get no samples of it.
     #[must_use]
@@ -144,19 +154,18 @@ impl Event {
     /// # Errors
     /// Returns the reason, in one sentence, if this machine cannot count it.
     pub fn probe(self) -> Result<Tier, String> {
-        match self {
-            Self::CpuClock | Self::TaskClock => return Ok(Tier::CpuClock),
-            Self::PageFaults | Self::ContextSwitches | Self::CpuMigrations => {
-                return match self.builder().build() {
-                    // The sampler reports missing privileges, with the remedy.
-                    Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(format!(
-                        "this machine's kernel does not count {} ({error})",
-                        self.name()
-                    )),
-                    _ => Ok(Tier::Software),
-                };
-            }
-            _ => {}
+        if self.unit() == Unit::Nanoseconds {
+            return Ok(Tier::CpuClock);
+        }
+        if self.is_software() {
+            return match self.builder().build() {
+                // The sampler reports missing privileges, with the remedy.
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(format!(
+                    "this machine's kernel does not count {} ({error})",
+                    self.name()
+                )),
+                _ => Ok(Tier::Software),
+            };
         }
         let absent = |why: &str| {
             format!(

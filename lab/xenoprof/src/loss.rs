@@ -78,11 +78,11 @@ impl Loss {
         let causes = [
             (
                 self.kernel_lost,
-                "the kernel's ring was full: use a lower rate",
+                "the kernel's ring was full: use a lower rate or a longer period",
             ),
             (
                 self.throttled,
-                "the kernel stopped sampling: use a lower rate",
+                "the kernel stopped sampling: use a lower rate or a longer period",
             ),
             (self.ring_dropped, "a ring or the memory was full"),
             (self.steal, "the hypervisor ran something else"),

@@ -68,7 +68,7 @@ impl Collector {
                 // If stopping fails, sampling ends when the descriptors are closed.
                 let _stopped = sampler.stop();
                 let read_ns = raw_ns();
-                collected.nonsense += sampler.drain(&mut fresh);
+                collected.nonsense += sampler.drain_all(&mut fresh);
                 offer(&fresh, read_ns);
                 budget.append(&mut fresh, &mut collected);
                 collected.shared_counters = sampler.shared_counters();

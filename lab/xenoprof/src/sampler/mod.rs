@@ -13,7 +13,7 @@ pub mod parse;
 mod unwind;
 
 use crate::count::share_counted;
-use crate::event::EventConfig;
+use crate::event::{Event, EventConfig};
 use crate::model::Tier;
 use elf::Foreign;
 use parse::{Parsed, PerfRecord};
@@ -30,6 +30,9 @@ use unwind::{REGISTERS, Unwinder, UserStack};
 const SAMPLE: u32 = 9;
 /// Maximum frames of a call stack, including both its kernel and its user part.
 const STACK_MAX: u16 = 127;
+/// Maximum records of a burst that are taken from a ring at once. Their stacks are followed in about
+/// ten milliseconds.
+const BURST: usize = 512;
 /// Share of the time in which an event must be counted. A shared counter has half or less.
 const SHARE_MIN: f64 = 0.99;
 
@@ -52,11 +55,12 @@ impl Scope {
         }
     }
 
-    /// Returns the maximum bytes of a user stack in a sample, a multiple of 8.
-    const fn stack_bytes(self) -> u32 {
-        match self {
-            Self::Machine => 32 << 10,
-            Self::Own => 8 << 10,
+    /// Returns the maximum bytes of a user stack in a sample, a multiple of 8. The kernel's own
+    /// events occur in bursts, so more samples of them must fit into a ring.
+    const fn stack_bytes(self, event: Event) -> u32 {
+        match (self, event.is_software()) {
+            (Self::Machine, false) => 32 << 10,
+            (Self::Own, _) | (Self::Machine, true) => 8 << 10,
         }
     }
 }
@@ -74,6 +78,9 @@ pub struct Sampler {
 struct EventRing {
     cpu: u32,
     event: u32,
+    /// Whether the kernel counts the event itself, so that it may occur in bursts. Samples of this
+    /// process are then discarded: by reading them it would cause further ones without an end.
+    is_bursty: bool,
     ring: Ring,
 }
 
@@ -133,6 +140,7 @@ impl Sampler {
                 rings.push(EventRing {
                     cpu,
                     event: number,
+                    is_bursty: config.event.is_software(),
                     ring,
                 });
             }
@@ -228,18 +236,42 @@ impl Sampler {
         let _looked = poll(&mut fds, Some(&limit));
     }
 
-    /// Takes all records from the rings, in time order; returns the number of malformed records.
+    /// Takes the records from the rings, in time order; returns the number of malformed records.
+    /// Takes at most [`BURST`] records of a burst, so that the rings of clocks do not overflow in
+    /// the meantime, and leaves the others to the next call.
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> u64 {
+        self.take(records, BURST)
+    }
+
+    /// Takes all records from the rings after the end of sampling, as [`Sampler::drain`] does.
+    pub fn drain_all(&mut self, records: &mut Vec<PerfRecord>) -> u64 {
+        self.take(records, usize::MAX)
+    }
+
+    fn take(&mut self, records: &mut Vec<PerfRecord>, burst: usize) -> u64 {
         let mut nonsense = 0;
+        let own = std::process::id();
         let mut fresh: Vec<(PerfRecord, Option<UserStack>)> = Vec::new();
-        for EventRing { cpu, event, ring } in &mut self.rings {
-            while let Some(raw) = ring.next_record() {
+        for of in &mut self.rings {
+            // The first ring has the side-band records, which no sample may overtake.
+            let mut left = match of.is_bursty && of.event > 0 {
+                true => burst,
+                false => usize::MAX,
+            };
+            while left > 0
+                && let Some(raw) = of.ring.next_record()
+            {
+                left -= 1;
                 let bytes = raw.to_contiguous();
+                let is_own = |bytes: &[u8]| sampled_process(bytes) == Some(own);
+                if of.is_bursty && raw.ty() == SAMPLE && is_own(&bytes) {
+                    continue;
+                }
                 let (body, stack) = match raw.ty() {
                     SAMPLE => UserStack::split(&bytes),
                     _ => (&*bytes, None),
                 };
-                match parse::parse((*cpu, *event), raw.ty(), raw.misc(), body, &self.config) {
+                match parse::parse((of.cpu, of.event), raw.ty(), raw.misc(), body, &self.config) {
                     Ok(Parsed::Record(record)) => fresh.push((record, stack)),
                     Ok(Parsed::Uninteresting) => {}
                     Err(_) => nonsense += 1,
@@ -253,6 +285,11 @@ impl Sampler {
         }
         nonsense
     }
+}
+
+/// Returns the process of a sample, which is first in its body.
+fn sampled_process(body: &[u8]) -> Option<u32> {
+    body.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// Returns the counter of samples up to their call chains.
@@ -292,7 +329,7 @@ fn ring(
         .wakeup_watermark(bytes / 4)
         .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER)
         .sample_regs_user(REGISTERS)
-        .sample_stack_user(scope.stack_bytes());
+        .sample_stack_user(scope.stack_bytes(config.event));
     if event == 0 {
         builder
             .mmap(true)
