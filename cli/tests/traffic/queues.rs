@@ -81,11 +81,12 @@ fn files_arrive_merged_in_the_guests_pages() {
             let lro = &vmq["lro"];
             assert!(count(&lro["merged"]) > 1000, "{vmq}");
             assert_eq!(lro["flush"], flush);
-            // Frames wait for a time unless each poll flushes them.
+            // By load, frames may or may not wait.
             let waits = count(&lro["flushed"]["time"]) > 0;
-            assert_eq!(waits, flush != "poll", "{lro}");
+            assert!(flush == "adaptive" || waits == (flush == "t50"), "{lro}");
             let web = &driver["ports"]["vif.web-0"];
-            assert!(count(&web["counters"]["meta_requests"]) > 0, "{web}");
+            let consumed = count(&web["counters"]["meta_requests"]);
+            assert_eq!(consumed > 0, flush != "poll", "{web}");
             let drops = &web["counters"]["to_guest_drops"];
             for reason in ["bad_offload", "no_request", "grant", "fault"] {
                 assert_eq!(drops[reason], 0, "{reason}: {web}");
