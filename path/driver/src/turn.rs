@@ -261,8 +261,8 @@ impl<W: Wait> Driver<W> {
     }
 
     /// Takes one batch from a NIC and from each of its dedicated queues; returns whether any frames
-    /// arrived or were delivered. Delivers held frames first. Reads revoked queues before the shared queue, because they contain older frames,
-    /// and assigned queues after the shared queue.
+    /// arrived or were delivered. Delivers due held frames first. Reads revoked queues before the
+    /// shared queue, because they contain older frames, and assigned queues after the shared queue.
     fn serve_nic(&mut self, number: usize, now_ns: u64) -> bool {
         let Self {
             switch,

@@ -14,9 +14,9 @@
 //!
 //! [kept]: Netback::keep
 //!
-//! Otherwise, frames in consecutive buffers may have been merged into one. Without `rx-meta` (NETIF-21), its
-//! segment size needs a separate slot among the responses. So the netback *leaves out* the request
-//! behind a first buffer before it knows the frame's length (Ram's thesis, 5.1):
+//! Otherwise, frames in consecutive buffers may have been merged into one. Without `rx-meta`
+//! (NETIF-21), its segment size needs a separate slot among the responses. So the netback *leaves
+//! out* the request behind a first buffer before it knows the frame's length (Ram's thesis, 5.1):
 //!
 //! ```text
 //!   request    0     1      2 … n      n + 1     n + 2    …      n: maximum slots of a packet
@@ -184,8 +184,8 @@ impl<G: GrantMechanism> Netback<G> {
         true
     }
 
-    /// Returns the number of requests for a batch of `want` buffers. While frames are kept, leaves a
-    /// request for the segment size of every merged frame, which has two or more buffers.
+    /// Returns the number of requests for a batch of `want` buffers. While frames are kept, leaves
+    /// a request for the segment size of every merged frame, which has two or more buffers.
     fn ready_for_batch(&mut self, want: usize) -> usize {
         if !self.zero_copy.keeps {
             return self.posted(want as u32) as usize;
