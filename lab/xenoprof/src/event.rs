@@ -1,6 +1,7 @@
 //! Events that can be sampled: Xenoprof's events on machines with a PMU, and the kernel's own.
 
 use crate::model::{SampledEvent, Tier};
+use crate::unit::Unit;
 use figures::Failure;
 use perf_event::Builder;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Software};
@@ -29,17 +30,6 @@ pub enum Event {
     ContextSwitches,
     /// Moves of a task to another CPU.
     CpuMigrations,
-}
-
-/// The unit that an event counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Nanoseconds of a clock.
-    Nanoseconds,
-    /// Clock cycles.
-    Cycles,
-    /// Occurrences, which are no measure of time.
-    Occurrences,
 }
 
 /// Names: first those of the Xenoprof paper, in its order.
@@ -83,12 +73,8 @@ impl Event {
 
     /// Returns the unit that it counts.
     #[must_use]
-    pub const fn unit(self) -> Unit {
-        match self {
-            Self::CpuClock | Self::TaskClock => Unit::Nanoseconds,
-            Self::Cycles => Unit::Cycles,
-            _ => Unit::Occurrences,
-        }
+    pub fn unit(self) -> Unit {
+        Unit::of(self.name())
     }
 
     /// Returns whether the kernel counts it itself. Each occurrence can be sampled, and reading a
@@ -311,6 +297,18 @@ mod tests {
             assert_eq!(event.name(), *name);
         }
         assert!(Event::find("clock").unwrap_err().contains("cpu-clock"));
+    }
+
+    #[test]
+    fn only_clocks_and_cycles_measure_time() {
+        for (_, event) in NAMES {
+            let unit = match event {
+                Event::CpuClock | Event::TaskClock => Unit::Nanoseconds,
+                Event::Cycles => Unit::Cycles,
+                _ => Unit::Occurrences,
+            };
+            assert_eq!(event.unit(), unit, "{}", event.name());
+        }
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! The loss ledger: for each CPU and domain, the expected samples and their outcomes.
 //!
 //! `expected = delivered + kernel_lost + throttled + ring_dropped + steal + silent` always holds.
-//! Each event has a ledger of its own. Only a clock has a known number of samples; for other events
+//! Each event has a separate ledger. Only a clock has a known number of samples; for other events
 //! the delivered and the known lost samples are the expected ones.
 //!
 //! `silent` is the unexplained rest: periods that the timer missed because interrupts were off or
 //! the machine did not run. It is negative if the row has samples that belong to the time of other
 //! domains.
 
-use crate::event::Unit;
-use crate::model::is_first;
+use crate::unit::Unit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Returns whether an event is the first one, which files omit.
+pub(crate) const fn is_first(event: &u32) -> bool {
+    *event == 0
+}
 
 /// Maximum share of missing samples without a warning.
 pub const MISSING_MAX: f64 = 0.01;

@@ -3,8 +3,8 @@
 
 use crate::attribute::rules::Rules;
 use crate::attribute::{Classing, stacks_of_class};
-use crate::event::Unit;
 use crate::model::{Sample, Session};
+use crate::unit::Unit;
 use figures::{Failure, clean};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,8 +89,8 @@ impl Selection {
 
     /// Reduces a session to the selected samples. The times in it are relative to the selection's
     /// start. A domain keeps the part of its exact CPU time that corresponds to its share of
-    /// selected samples of the first event that measures time. Packets, hop ledgers and lost samples are known only of whole sessions,
-    /// so the part has none.
+    /// selected samples of the first event that measures time. Packets, hop ledgers and lost
+    /// samples are known only of whole sessions, so the part has none.
     ///
     /// # Errors
     /// Returns an error if no thread has one of the names, the session ended before the part's

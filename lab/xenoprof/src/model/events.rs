@@ -3,30 +3,15 @@
 //! Samples and losses refer to an event by its number. Everything that shows a session shows one
 //! event at a time, so that figures of different events are never added up.
 
-use super::{Head, Session, Tier};
-use crate::event::{Event, Unit};
-use serde::{Deserialize, Serialize};
+use super::{Head, SampledEvent, Session};
+use crate::unit::Unit;
 use std::borrow::Cow;
-
-/// Maximum number of events of a session.
-pub const EVENTS_MAX: usize = 64;
-
-/// A sampled event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SampledEvent {
-    /// Name in Xenoprof or `perf`.
-    pub event: String,
-    /// Quality.
-    pub tier: Tier,
-    /// Events between samples; nanoseconds for a clock.
-    pub period: u64,
-}
 
 impl SampledEvent {
     /// Returns the unit that it counts.
     #[must_use]
     pub fn unit(&self) -> Unit {
-        unit(&self.event)
+        Unit::of(&self.event)
     }
 
     /// Returns the nanoseconds between two samples, if the event measures time.
@@ -39,10 +24,6 @@ impl SampledEvent {
             Unit::Occurrences => None,
         }
     }
-}
-
-fn unit(event: &str) -> Unit {
-    Event::find(event).map_or(Unit::Occurrences, Event::unit)
 }
 
 impl Head {
@@ -68,7 +49,7 @@ impl Head {
     /// Returns the unit of the first event.
     #[must_use]
     pub fn unit(&self) -> Unit {
-        unit(&self.event)
+        Unit::of(&self.event)
     }
 
     /// Returns whether samples of the first event divide CPU time.
@@ -131,6 +112,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Tier;
     use crate::testing::{session, with_page_faults};
 
     #[test]
@@ -159,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clocks_and_cycles_measure_time() {
+    fn samples_of_clocks_and_cycles_have_a_time() {
         let ns = |event: &str| {
             let event = event.to_owned();
             let sampled = SampledEvent {

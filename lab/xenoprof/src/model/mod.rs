@@ -6,7 +6,7 @@
 mod events;
 pub mod file;
 
-pub use events::{EVENTS_MAX, SampledEvent};
+use crate::loss::is_first;
 use figures::clean;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -74,6 +74,17 @@ pub struct Head {
     pub provenance: serde_json::Value,
     /// Notes about missing data.
     pub notes: Vec<String>,
+}
+
+/// A sampled event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledEvent {
+    /// Name in Xenoprof or `perf`.
+    pub event: String,
+    /// Quality.
+    pub tier: Tier,
+    /// Events between samples; nanoseconds for a clock.
+    pub period: u64,
 }
 
 /// Quality of the sampling instrument.
@@ -385,11 +396,6 @@ pub struct Sample(
     pub u32,
 );
 
-/// Returns whether an event is the first one, which files omit.
-pub(crate) const fn is_first(event: &u32) -> bool {
-    *event == 0
-}
-
 /// An event of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
@@ -418,6 +424,8 @@ pub enum MarkerKind {
     Drops,
 }
 
+/// Maximum number of events of a session.
+pub const EVENTS_MAX: usize = 64;
 /// Maximum length of a name, bytes.
 pub const NAME_MAX: usize = 4096;
 /// Maximum frames of a stack. Recorders drop the outermost callers of deeper ones.

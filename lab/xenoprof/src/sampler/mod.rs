@@ -5,7 +5,7 @@
 //! process, so records are sorted by time before they are used. The kernel's call chains end where
 //! code lacks frame pointers; copies of the stacks complete them.
 //!
-//! Each event has rings of its own, so that the kernel's counts of lost records and its throttling
+//! Each event has separate rings, so that the kernel's counts of lost records and its throttling
 //! are known by event. Only the rings of the first event have side-band records.
 
 pub(crate) mod elf;
@@ -30,8 +30,8 @@ use unwind::{REGISTERS, Unwinder, UserStack};
 const SAMPLE: u32 = 9;
 /// Maximum frames of a call stack, including both its kernel and its user part.
 const STACK_MAX: u16 = 127;
-/// Maximum records of a burst that are taken from a ring at once. Their stacks are followed in about
-/// ten milliseconds.
+/// Maximum records of a burst that are taken from a ring at once. Their stacks are followed in
+/// about ten milliseconds.
 const BURST: usize = 512;
 /// Share of the time in which an event must be counted. A shared counter has half or less.
 const SHARE_MIN: f64 = 0.99;

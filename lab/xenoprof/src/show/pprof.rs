@@ -1,8 +1,8 @@
 //! The form of pprof: its message `Profile`, uncompressed.
 
 use super::flame;
-use crate::event::Unit;
 use crate::model::{DomainKind, SampledEvent, Session};
+use crate::unit::Unit;
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -81,18 +81,7 @@ pub fn write(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
 fn profile(session: &Session, events: &[SampledEvent]) -> Protobuf {
     let (mut profile, mut texts) = (Protobuf::default(), Texts::new());
     let [samples, count, domain_key] = ["samples", "count", "domain"].map(|text| texts.of(text));
-    let value_type = |(kind, unit)| {
-        let mut value = Protobuf::default();
-        value.number(1, kind).number(2, unit);
-        value
-    };
-    let types: Vec<(u64, u64)> = (0..events.len())
-        .zip(events)
-        .map(|(number, sampled)| match (number, sampled.sample_ns(1)) {
-            (0, Some(_)) => ["cpu", "nanoseconds"],
-            (_, Some(_)) => [&sampled.event, "nanoseconds"],
-            (_, None) => [&sampled.event, "count"],
-        })
+    let types: Vec<(u64, u64)> = types(events)
         .map(|[kind, unit]| (texts.of(kind), texts.of(unit)))
         .collect();
     profile.bytes(1, &value_type((samples, count)).0);
@@ -168,6 +157,22 @@ fn profile(session: &Session, events: &[SampledEvent]) -> Protobuf {
         profile.number(12, session.head.period);
     }
     profile
+}
+
+/// Returns the type and the unit of the value that each event has.
+fn types(events: &[SampledEvent]) -> impl Iterator<Item = [&str; 2]> {
+    let numbered = (0..).zip(events);
+    numbered.map(|(number, sampled)| match (number, sampled.unit()) {
+        (_, Unit::Occurrences) => [sampled.event.as_str(), "count"],
+        (0, _) => ["cpu", "nanoseconds"],
+        (_, _) => [sampled.event.as_str(), "nanoseconds"],
+    })
+}
+
+fn value_type((kind, unit): (u64, u64)) -> Protobuf {
+    let mut value = Protobuf::default();
+    value.number(1, kind).number(2, unit);
+    value
 }
 
 /// Returns the values of each domain and stack: samples of the first event, then the time or the

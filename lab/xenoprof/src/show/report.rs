@@ -90,7 +90,8 @@ pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Res
 /// Returns the figures of a session of one event.
 ///
 /// Totals are exact. Figures by class, function or beneficiary are shares of the samples, times an
-/// exact total, which only samples of a clock or of cycles divide. If the samples are unusable, a figure has the reason instead of a value.
+/// exact total, which only samples of a clock or of cycles divide. If the samples are unusable, a
+/// figure has the reason instead of a value.
 #[must_use]
 pub fn figures(
     session: &Session,

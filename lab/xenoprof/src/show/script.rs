@@ -17,8 +17,8 @@ pub fn folded(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes each sample of all events in the form of `perf script`, without the idle task. The name of a process
-/// consists of the names of its domain and its thread.
+/// Writes each sample of all events in the form of `perf script`, without the idle task. The name
+/// of a process consists of the names of its domain and its thread.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

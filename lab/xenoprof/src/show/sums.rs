@@ -1,8 +1,8 @@
 //! The sums of a domain, and whether they are usable.
 
 use crate::attribute::{Attribution, DomainProfile};
-use crate::event::Unit;
 use crate::model::{BridgeTraffic, DomainKind, HopLedger, Mode, ProfiledDomain, Session};
+use crate::unit::Unit;
 use figures::correction::{Correction, REPORTED, StampedTime};
 use std::collections::BTreeMap;
 
