@@ -157,8 +157,8 @@ pub enum NicKindConfig {
 
 impl NicKindConfig {
     /// Returns whether a received frame is copied into a buffer by the driver domain or a system
-    /// call, so that the buffer can be any memory of the domain. Other devices write to buffers by
-    /// themselves, and only to those of their own area.
+    /// call, so that the buffer can be any memory of the domain. Other devices write by themselves,
+    /// and only to the buffers in the NIC's area.
     #[must_use]
     pub const fn copies_frames(&self) -> bool {
         match self {

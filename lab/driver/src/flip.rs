@@ -2,10 +2,10 @@
 //! the frame's page to the guest. In return, it gets a zeroed page of the guest for a later frame.
 //! As in Xen 2, frames from guests are read through mappings ([`MappedGrants`]).
 //!
-//! A NIC receives frames into pages of the exchange ([`crate::exchange`]). A frame in a page of this
-//! guest's exchange is delivered with that page. All other frames are copied into a page of the
-//! exchange first: those from other guests, those that a NIC received into another guest's page,
-//! and those that may have other destinations.
+//! A NIC receives frames into pages of the exchange ([`crate::exchange`]). A frame in a page of
+//! this guest's exchange is delivered with that page. All other frames are copied into a page of
+//! the exchange first: those from other guests, those that a NIC received into another guest's
+//! page, and those that may have other destinations.
 
 use crate::exchange::Exchanges;
 use crate::mapping::{MappedGrants, MappingPeriod};

@@ -9,9 +9,8 @@ use std::io;
 pub enum NetError {
     /// The TAP driver is missing, or this process may not use it.
     #[error(
-        "/dev/net/tun cannot be opened: {error}; load the module `tun`, and let every user open \
-         the device (`chmod 666 /dev/net/tun`, udev's default), because netd is not root; or use \
-         no TAPs: NICs of kind `sim`, endpoints of kind `stack`"
+        "/dev/net/tun cannot be opened: {error}; load the module `tun`, and run `chmod 666 \
+         /dev/net/tun` (netd is not root), or use NICs of kind `sim`, endpoints of kind `stack`"
     )]
     NoTun {
         /// The error of the system.
