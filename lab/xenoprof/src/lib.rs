@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`event`] | events that can be sampled, and their quality on this machine |
-//! | [`unit`] | units of events |
+//! | [`mod@unit`] | units of events |
 //! | [`count`] | exact counts of events by process |
 //! | [`sampler`] | the kernel's rings and their records |
 //! | [`host`] | processes, CPU clocks, and the domains among the processes |

@@ -237,7 +237,7 @@ impl Sampler {
     }
 
     /// Takes the records from the rings, in time order; returns the number of malformed records.
-    /// Takes at most [`BURST`] records of a burst, so that the rings of clocks do not overflow in
+    /// Takes at most `BURST` records of a burst, so that the rings of clocks do not overflow in
     /// the meantime, and leaves the others to the next call.
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> u64 {
         self.take(records, BURST)
