@@ -28,7 +28,10 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
                 token: received.record.token,
                 message: CoreMessage::Done { value: 0 },
             };
-            theirs.send(&done, &[]).unwrap();
+            // A test may end before the core has answered its last request.
+            if theirs.send(&done, &[]).is_err() {
+                return;
+            }
         }
     });
     let file = config::ConfigFile {
