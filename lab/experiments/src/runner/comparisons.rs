@@ -7,6 +7,15 @@ use figures::report::Figure;
 use figures::stats::{self, ComparisonVerdict, Estimate, ThresholdSide};
 
 impl Samples {
+    /// Returns all figures and the ratios of columns, with their verdicts.
+    #[must_use]
+    pub fn judged(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {
+        let mut figures = self.figures(plan);
+        self.decide(&mut figures, thresholds);
+        figures.extend(self.ratios(plan, ratios, thresholds));
+        figures
+    }
+
     /// Returns the ratios of columns with their verdicts.
     #[must_use]
     pub fn ratios(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {

@@ -196,12 +196,9 @@ impl Study for AttachPlan {
             }
             Ok(())
         })?;
-        let mut figures = samples.figures(NAME);
-        samples.decide(&mut figures, &self.bar);
-        figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
         Ok(StudyOutcome {
             provenance,
-            figures,
+            figures: samples.judged(NAME, &self.ratio, &self.bar),
         })
     }
 

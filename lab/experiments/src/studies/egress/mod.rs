@@ -277,12 +277,9 @@ impl Study for EgressPlan {
             self.round(round, &mut machine, &mut samples)
         })?;
         machine.end()?;
-        let mut figures = samples.figures(NAME);
-        samples.decide(&mut figures, &self.bar);
-        figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
         Ok(StudyOutcome {
             provenance,
-            figures,
+            figures: samples.judged(NAME, &self.ratio, &self.bar),
         })
     }
 

@@ -295,11 +295,9 @@ impl Study for UplinkPlan {
             }
             Ok(())
         })?;
-        let mut figures = samples.figures(NAME);
-        figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
         Ok(StudyOutcome {
             provenance,
-            figures,
+            figures: samples.judged(NAME, &self.ratio, &self.bar),
         })
     }
 
