@@ -22,7 +22,8 @@ use vif::netif::Features;
 pub(super) const STATION: [u8; 6] = [2, 0, 0, 0, 9, 9];
 /// The guest with the queue.
 pub(super) const GUEST: usize = 1;
-const SETUP: RemoteSetup = RemoteSetup {
+/// The device: one dedicated queue of 64 entries.
+pub(super) const SETUP: RemoteSetup = RemoteSetup {
     entries: 64,
     mtu: 1500,
     queues: 1,
@@ -34,10 +35,11 @@ const FIRST_SLOT: u32 = 900;
 const COMPLETED: usize = 64;
 const RAISED: usize = 384;
 
+/// A doorbell without an effect.
 #[derive(Debug)]
-struct Silent;
+pub(super) struct SilentBell;
 
-impl DeviceDoorbell for Silent {
+impl DeviceDoorbell for SilentBell {
     fn ring(&self) {}
 }
 
@@ -66,7 +68,7 @@ impl QueueRig {
         let calls = Rc::new(RefCell::new(Calls::with_page(call)));
         let queue = GuestDeviceQueue::new(config, mac(GUEST), 1500, end, calls);
         let places = nic.lay_out().unwrap();
-        nic.connect(Rc::new(Silent));
+        nic.connect(Rc::new(SilentBell));
 
         let mut machine = Machine::new(3);
         let port = machine.switch.ports.vif_mut(GUEST).unwrap();

@@ -1,9 +1,10 @@
 //! Tests of a queue with a mock monitor and a connected guest. The device does nothing.
 
 use super::*;
+use crate::dedicated::testing::{SETUP, SilentBell};
 use abi::PAGE;
 use abi::hypercall::HypercallKind;
-use nic::dma::{DeviceDoorbell, RemoteNic, RemoteSetup};
+use nic::dma::RemoteNic;
 use nic::{Nic as _, Pool};
 use runtime::testing::FakeMonitor;
 use shmem::Area;
@@ -11,13 +12,6 @@ use std::sync::{Arc, Mutex};
 use vif::netif::Features;
 use vif::testing::{Rig, back_record, sizes};
 
-const SETUP: RemoteSetup = RemoteSetup {
-    entries: 64,
-    mtu: 1500,
-    queues: 1,
-    merges: false,
-    splits: false,
-};
 const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     nic: 0,
     queue: 1,
@@ -26,13 +20,6 @@ const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     buffers: 128,
 };
 const TABLE: Handle = Handle(33);
-
-#[derive(Debug)]
-struct SilentBell;
-
-impl DeviceDoorbell for SilentBell {
-    fn ring(&self) {}
-}
 
 /// Runs `act` with a queue, the NIC of its device, and the NIC's pool. The monitor answers all
 /// calls with `status`. Returns the words of the calls.
