@@ -118,9 +118,8 @@ mod tests {
         }
         assert!(frames[0].offload.gso.is_some() && frames[1].offload.gso.is_none());
         let mut buffers = NicBuffers {
-            pool: &mut small,
             large: Some(linear.pool_mut()),
-            pages: None,
+            ..NicBuffers::received(&mut small, None)
         };
         frames
             .iter_mut()

@@ -117,9 +117,8 @@ impl NicPort {
     /// Returns the supplies of all buffers that a frame of this port may use.
     fn buffers(&mut self) -> NicBuffers<'_> {
         NicBuffers {
-            pool: &mut self.pool,
             large: Some(self.linearizer.pool_mut()),
-            pages: self.pages.as_deref_mut(),
+            ..NicBuffers::received(&mut self.pool, self.pages.as_deref_mut())
         }
     }
 
@@ -218,11 +217,7 @@ impl NicPort {
         });
         self.arrived = arrived;
         if self.linearizer.is_on() && !out.is_empty() {
-            let mut small = NicBuffers {
-                pool: &mut self.pool,
-                large: None,
-                pages: self.pages.as_deref_mut(),
-            };
+            let mut small = NicBuffers::received(&mut self.pool, self.pages.as_deref_mut());
             ledger.charge_to(Hop::Bridge, || self.linearizer.copy(out, &mut small));
         }
         taken.max(out.len())
@@ -234,11 +229,7 @@ impl NicPort {
             let taken = match &mut self.pages {
                 None => self.nic.rx(now_ns, budget, &mut self.pool, out),
                 pages => {
-                    let mut buffers = NicBuffers {
-                        pool: &mut self.pool,
-                        large: None,
-                        pages: pages.as_deref_mut(),
-                    };
+                    let mut buffers = NicBuffers::received(&mut self.pool, pages.as_deref_mut());
                     self.nic.rx(now_ns, budget, &mut buffers, out)
                 }
             };

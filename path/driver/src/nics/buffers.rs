@@ -17,7 +17,19 @@ pub(crate) struct NicBuffers<'a> {
     pub(crate) pages: Option<&'a mut (dyn Buffers + 'static)>,
 }
 
-impl NicBuffers<'_> {
+impl<'a> NicBuffers<'a> {
+    /// Combines the supplies of received frames: a pool, and pages outside it.
+    pub(crate) fn received(
+        pool: &'a mut Pool,
+        pages: Option<&'a mut (dyn Buffers + 'static)>,
+    ) -> Self {
+        Self {
+            pool,
+            large: None,
+            pages,
+        }
+    }
+
     fn supply_of(&mut self, id: BufferId) -> Option<&mut dyn Buffers> {
         match id.0 {
             ..FIRST_LARGE => Some(self.pool),
