@@ -32,13 +32,14 @@ struct GuestPages {
 }
 
 impl GuestPages {
-    /// Returns the slot of the page that contains `span`.
-    fn slot_of(&self, span: Span) -> Option<Slot> {
+    /// Returns the index of the page that contains the start of `span`.
+    fn index_at(&self, span: Span) -> Option<usize> {
         let offset = span.addr().checked_sub(self.pages.span().addr())?;
-        (offset < self.pages.len()).then(|| Slot(self.first.0 + (offset / PAGE) as u32))
+        (offset < self.pages.len()).then_some(offset / PAGE)
     }
 
-    fn index(&self, id: BufferId) -> Option<usize> {
+    /// Returns the index of the page of a buffer.
+    fn index_of(&self, id: BufferId) -> Option<usize> {
         let slot = id.0.checked_sub(FIRST_PAGE)?.checked_sub(self.first.0)?;
         ((slot as usize) < self.taken_by.len()).then_some(slot as usize)
     }
@@ -79,17 +80,13 @@ impl Exchanges {
     /// guest whose exchange begins at slot `own`. Returns `None` if this exchange does not contain
     /// the page.
     pub(crate) fn received(&mut self, span: Span, own: Slot) -> Option<Slot> {
-        let find = |guest: &GuestPages| {
-            let slot = guest.slot_of(span)?;
-            let nic = guest.taken_by.get((slot.0 - guest.first.0) as usize)?;
-            Some((guest.first, slot, *nic))
-        };
-        let (first, slot, nic) = self.guests.iter().find_map(find)?;
-        if first == own {
-            return Some(slot);
+        let find = |guest| Some((guest, GuestPages::index_at(guest, span)?));
+        let (guest, index) = self.guests.iter().find_map(find)?;
+        if guest.first == own {
+            return Some(Slot(own.0 + index as u32));
         }
         // The NIC's next frames are probably for this guest, too.
-        if let Some(preferred) = self.nics.get_mut(nic) {
+        if let Some(preferred) = self.nics.get_mut(*guest.taken_by.get(index)?) {
             *preferred = Some(own);
         }
         None
@@ -114,7 +111,7 @@ impl Exchanges {
             return None;
         }
         let buffer = guest.pool.take()?;
-        if let Some(index) = guest.index(buffer.id)
+        if let Some(index) = guest.index_of(buffer.id)
             && let Some(taken_by) = guest.taken_by.get_mut(index)
         {
             *taken_by = nic;
@@ -124,7 +121,7 @@ impl Exchanges {
 
     fn pool_of(&mut self, id: BufferId) -> Option<&mut Pool> {
         let mut guests = self.guests.iter_mut();
-        let guest = guests.find(|guest| guest.index(id).is_some())?;
+        let guest = guests.find(|guest| guest.index_of(id).is_some())?;
         Some(&mut guest.pool)
     }
 
