@@ -9,7 +9,12 @@ use figures::stats::{self, ComparisonVerdict, Estimate, ThresholdSide};
 impl Samples {
     /// Returns all figures and the ratios of columns, with their verdicts.
     #[must_use]
-    pub fn judged(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {
+    pub fn figures_with_verdicts(
+        &self,
+        plan: &str,
+        ratios: &[Ratio],
+        thresholds: &[Threshold],
+    ) -> Vec<Figure> {
         let mut figures = self.figures(plan);
         self.decide(&mut figures, thresholds);
         figures.extend(self.ratios(plan, ratios, thresholds));

@@ -198,7 +198,7 @@ impl Study for AttachPlan {
         })?;
         Ok(StudyOutcome {
             provenance,
-            figures: samples.judged(NAME, &self.ratio, &self.bar),
+            figures: samples.figures_with_verdicts(NAME, &self.ratio, &self.bar),
         })
     }
 

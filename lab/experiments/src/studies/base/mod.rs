@@ -191,7 +191,7 @@ impl Study for Base {
         let (cores, awake) = (Cores::choose(), idle_cores::possible());
         let provenance = self.provenance(&awake);
         let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
-        let mut figures = samples.judged(&plan.name, &plan.ratio, &plan.threshold);
+        let mut figures = samples.figures_with_verdicts(&plan.name, &plan.ratio, &plan.threshold);
         if let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? {
             figures.extend(samples.paper_comparisons(&plan.name, &paper, &reproduced(plan)));
         }

@@ -279,7 +279,7 @@ impl Study for EgressPlan {
         machine.end()?;
         Ok(StudyOutcome {
             provenance,
-            figures: samples.judged(NAME, &self.ratio, &self.bar),
+            figures: samples.figures_with_verdicts(NAME, &self.ratio, &self.bar),
         })
     }
 

@@ -297,7 +297,7 @@ impl Study for UplinkPlan {
         })?;
         Ok(StudyOutcome {
             provenance,
-            figures: samples.judged(NAME, &self.ratio, &self.bar),
+            figures: samples.figures_with_verdicts(NAME, &self.ratio, &self.bar),
         })
     }
 
