@@ -2,8 +2,9 @@
 
 use super::layout::{Completion, Descriptor, DeviceMemory, DriverMemory};
 use shmem::Fault;
+use shmem::sync::fence;
 use std::collections::VecDeque;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// A queue of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,22 +436,17 @@ impl DeviceQueue {
     }
 
     /// Sets `wake` before the device sleeps: with `wakes`, the next posted descriptor wakes the
-    /// device. The caller must then execute a full fence and call [`DeviceQueue::has_posted`].
+    /// device. Returns whether the driver has already posted descriptors that
+    /// [`DeviceQueue::peek`] has not counted; these do not wake the device.
     ///
     /// # Errors
     /// Returns an error if the queue's memory is inaccessible.
-    pub fn arm(&self, memory: &impl DeviceMemory, wakes: bool) -> Result<(), Fault> {
+    pub fn arm(&self, memory: &impl DeviceMemory, wakes: bool) -> Result<bool, Fault> {
         let next = self.taken.wrapping_add(self.ready);
         // A descriptor that is already posted never wakes the device.
-        memory.set_wake(if wakes { next } else { next.wrapping_sub(1) })
-    }
-
-    /// Returns whether the driver has posted descriptors that [`DeviceQueue::peek`] has not counted
-    /// yet.
-    ///
-    /// # Errors
-    /// Returns an error if the queue's memory is inaccessible.
-    pub fn has_posted(&self, memory: &impl DeviceMemory) -> Result<bool, Fault> {
-        Ok(memory.posted()? != self.taken.wrapping_add(self.ready))
+        memory.set_wake(if wakes { next } else { next.wrapping_sub(1) })?;
+        // This fence separates `wake` from `posted`: see `DriverQueue::needs_wakeup`.
+        fence(Ordering::SeqCst);
+        Ok(memory.posted()? != next)
     }
 }

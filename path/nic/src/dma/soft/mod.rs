@@ -17,6 +17,8 @@ pub mod interrupt;
 mod local;
 mod merge;
 pub mod merger;
+#[cfg(all(test, loom))]
+mod model;
 pub mod nic;
 pub mod queues;
 mod separate;

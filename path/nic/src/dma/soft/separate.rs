@@ -7,7 +7,6 @@ use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
 use shmem::Fault;
 use std::mem;
-use std::sync::atomic::{Ordering, fence};
 
 /// Delay between two attempts to send while the wire is full.
 const TX_RETRY_NS: u64 = 20_000;
@@ -166,10 +165,7 @@ impl<W: Wire> SoftDevice<W> {
         }
         let transmit = &self.transmit;
         let memory = transmit.memory(io);
-        let armed = transmit.queue.arm(&memory, true);
-        // This fence separates `wake` from `posted`: see `DriverQueue::needs_wakeup`.
-        fence(Ordering::SeqCst);
-        match armed.and_then(|()| transmit.queue.has_posted(&memory)) {
+        match transmit.queue.arm(&memory, true) {
             Ok(posted) => is_posted |= posted && !transmit.is_stopped,
             Err(Fault) => self.stop_transmit(),
         }
@@ -182,8 +178,6 @@ impl<W: Wire> SoftDevice<W> {
         };
         let memory = receive.mapped.memory(io);
         let wakes = !receive.fifo.is_empty();
-        receive.mapped.queue.arm(&memory, wakes)?;
-        fence(Ordering::SeqCst);
-        Ok(wakes && receive.mapped.queue.has_posted(&memory)?)
+        Ok(receive.mapped.queue.arm(&memory, wakes)? && wakes)
     }
 }
