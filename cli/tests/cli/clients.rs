@@ -218,7 +218,7 @@ fn send_concurrently(place: &TestDir, requests: &[Value]) -> Vec<Value> {
     clients.iter_mut().map(OpenClient::answer).collect()
 }
 
-fn with_a_guest() -> (TestDir, crate::test_dir::Running) {
+fn with_a_guest() -> (TestDir, testing::Running) {
     let place = TestDir::with_machine();
     let file = place.file("m.toml", SIM);
     let running = place.start(&["up", &file]);

@@ -1,8 +1,9 @@
 //! A NIC whose device is a separate domain.
 
-use crate::test_dir::{Running, SIM, TestDir, wait};
+use crate::test_dir::{SIM, TestDir, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use testing::Running;
 
 const DEVICE: &str = "device-wire";
 

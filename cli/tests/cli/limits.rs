@@ -1,14 +1,14 @@
 //! Limits of a process that are too low for a machine.
 
-use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
-use testing::require;
+use crate::test_dir::{SIM, TestDir, UNPRIVILEGED_UID};
+use testing::{ProgramOutput, require};
 
 /// The message about the limit of open files.
 const FILES: &str = "the limit of open files of a process (`ulimit -Hn`) is ";
 /// The message about the limit of processes.
 const TASKS: &str = "the limit of processes and threads of a user (`ulimit -u`) is ";
 
-fn is_refused(place: &TestDir, run: &CommandOutput, code: i32, says: &str) {
+fn is_refused(place: &TestDir, run: &ProgramOutput, code: i32, says: &str) {
     assert_eq!((run.code, run.out.as_str()), (code, ""), "{run:?}");
     assert!(
         run.err.contains(says) && run.err.lines().count() == 1,

@@ -1,12 +1,12 @@
 //! Checks that other programs can read captures.
 
-use crate::test_dir::{CommandOutput, SIM, TestDir};
+use crate::test_dir::{SIM, TestDir};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
-use testing::require;
+use testing::{ProgramOutput, require};
 
 /// Returns the frames of a file: the direction as encoded in the format, and the comment.
 fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
@@ -31,7 +31,7 @@ fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
 
 /// Starts a machine whose guest pings continuously, and captures `count` frames of that guest.
 /// Returns the file and the result.
-fn captured(place: &TestDir, machine: &str, count: &str) -> (String, CommandOutput) {
+fn captured(place: &TestDir, machine: &str, count: &str) -> (String, ProgramOutput) {
     let file = place.file("m.toml", machine);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));

@@ -1,10 +1,10 @@
 //! `grantway prof`: a session of a real machine from the recording to flame graphs, and errors of
 //! files, permissions and disks.
 
-use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
+use crate::test_dir::{SIM, TestDir, UNPRIVILEGED_UID};
 use serde_json::Value;
 use std::process::Command;
-use testing::{KillOnDrop, require, skip};
+use testing::{KillOnDrop, ProgramOutput, require, skip};
 
 /// Returns whether this user may sample every process. If not, reports a skip.
 fn may_sample(place: &TestDir) -> bool {
@@ -16,7 +16,7 @@ fn may_sample(place: &TestDir) -> bool {
     true
 }
 
-fn lines(run: &CommandOutput) -> Vec<Value> {
+fn lines(run: &ProgramOutput) -> Vec<Value> {
     assert!(run.ok(), "{run:?}");
     let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     run.out.lines().map(line).collect()

@@ -1,13 +1,13 @@
 //! The state that a machine leaves for the next machine with its name: its attached guests.
 
-use crate::test_dir::{Running, SIM, TestDir, wait};
+use crate::test_dir::{SIM, TestDir, wait};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use testing::require;
+use testing::{Running, require};
 
 const STATE: &str = "run/grantway.state";
 

@@ -5,12 +5,10 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{
-    ChildGuard, TIMEOUT, default_signals, output_of, place_program, place_script, wait_for,
-};
+use testing::{ProgramOutput, Running, default_signals, place_program, place_script, wait_for};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -54,9 +52,6 @@ endpoint = "echo"
 /// A user without any rights.
 pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
-/// Timeout of a program, including experiments.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15 * TIMEOUT.as_secs());
-
 /// The program of `demo`, `exp` and `prof`.
 const LAB: &str = "grantway-lab";
 
@@ -91,28 +86,6 @@ fn built_folder() -> &'static Path {
     ];
     testing::build_missing(folder, &[&PROGRAMS[..], &[LAB]].concat(), &packages);
     folder
-}
-
-/// The exit status and output of a program.
-#[derive(Debug)]
-pub(crate) struct CommandOutput {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-impl CommandOutput {
-    fn new(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    pub(crate) fn ok(&self) -> bool {
-        self.code == 0
-    }
 }
 
 /// The folder of a test.
@@ -226,9 +199,9 @@ impl TestDir {
     }
 
     /// Runs `grantway ARGS` until it exits.
-    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run(&self, args: &[&str]) -> ProgramOutput {
         let child = self.command(args).spawn().unwrap();
-        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
+        ProgramOutput::of(child)
     }
 
     /// Runs `grantway ARGS` on a terminal until it exits, and presses keys after a pause.
@@ -237,7 +210,7 @@ impl TestDir {
         args: &[&str],
         pause: Duration,
         keys: &str,
-    ) -> CommandOutput {
+    ) -> ProgramOutput {
         let program = self.path("grantway");
         let line = format!(
             "stty cols 120 rows 30; {} {}",
@@ -256,32 +229,32 @@ impl TestDir {
         let mut stdin = child.stdin.take().unwrap();
         std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
-        let run = CommandOutput::new(output_of(child, PROGRAM_TIMEOUT));
+        let run = ProgramOutput::of(child);
         drop(stdin);
         run
     }
 
     /// Runs `grantway ARGS` without other programs on the search path.
-    pub(crate) fn run_without_programs(&self, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run_without_programs(&self, args: &[&str]) -> ProgramOutput {
         let mut command = self.command(args);
         let child = command.env("PATH", self.dir.path()).spawn().unwrap();
-        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
+        ProgramOutput::of(child)
     }
 
     /// Runs `grantway ARGS` as another user.
-    pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> ProgramOutput {
         self.run_as_group(user, user, args)
     }
 
     /// Runs `grantway ARGS` as another user with another group.
-    pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> ProgramOutput {
         let mut command = self.command(args);
         let child = command.uid(user).gid(group).spawn().unwrap();
-        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
+        ProgramOutput::of(child)
     }
 
     /// Runs `grantway ARGS` as a user, under a limit in `prlimit`'s syntax.
-    pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run_limited(&self, user: u32, limit: &str, args: &[&str]) -> ProgramOutput {
         let mut prlimit = Command::new("prlimit");
         prlimit
             .arg(limit)
@@ -289,7 +262,7 @@ impl TestDir {
             .uid(user)
             .gid(user);
         let child = self.command_by(prlimit, args).spawn().unwrap();
-        CommandOutput::new(child.wait_with_output().unwrap())
+        ProgramOutput::of(child)
     }
 
     /// Starts `grantway ARGS`, with the output in the file `out`.
@@ -308,9 +281,9 @@ impl TestDir {
     }
 
     /// Runs `grantway ARGS` in a new PID namespace until it exits.
-    pub(crate) fn run_apart(&self, args: &[&str]) -> CommandOutput {
+    pub(crate) fn run_apart(&self, args: &[&str]) -> ProgramOutput {
         let child = self.command_apart(args).spawn().unwrap();
-        CommandOutput::new(output_of(child, PROGRAM_TIMEOUT))
+        ProgramOutput::of(child)
     }
 
     fn command_apart(&self, args: &[&str]) -> Command {
@@ -335,11 +308,7 @@ impl TestDir {
     fn started(&self, mut command: Command) -> Running {
         let out = fs::File::create(self.path("out")).unwrap();
         let child = command.stdout(out).spawn().unwrap();
-        Running {
-            _tied: ChildGuard::new(child.id()),
-            child: Some(child),
-            out: self.path("out"),
-        }
+        Running::writing_to(child, self.path("out"))
     }
 
     /// Waits for a file that another process writes atomically. Returns its content.
@@ -351,18 +320,13 @@ impl TestDir {
     pub(crate) fn wait_for_file_or_end(&self, name: &str, running: &Running) -> bool {
         wait(|| match self.has(name) {
             true => Some(true),
-            false => (!is_alive(&running.pid())).then_some(false),
+            false => (!is_alive(&running.pid().to_string())).then_some(false),
         })
     }
 
     /// Waits until a running program has printed a text.
     pub(crate) fn wait_for_output(&self, running: &Running, part: &str) {
-        wait(|| {
-            fs::read_to_string(&running.out)
-                .unwrap()
-                .contains(part)
-                .then_some(())
-        });
+        wait(|| running.written().contains(part).then_some(()));
     }
 
     /// Returns the content of a file, or an empty text if it does not exist.
@@ -390,55 +354,4 @@ pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, state)| state);
     state.is_some_and(|state| !state.starts_with(['Z', 'X']))
-}
-
-/// A running program, which is killed when this value is dropped.
-pub(crate) struct Running {
-    child: Option<Child>,
-    _tied: ChildGuard,
-    out: PathBuf,
-}
-
-impl Running {
-    pub(crate) fn pid(&self) -> String {
-        self.child.as_ref().unwrap().id().to_string()
-    }
-
-    /// Sends SIGTERM and waits for the exit.
-    pub(crate) fn terminate(self) -> CommandOutput {
-        self.signal(rustix::process::Signal::TERM)
-    }
-
-    /// Sends SIGINT and waits for the exit.
-    pub(crate) fn interrupt(self) -> CommandOutput {
-        self.signal(rustix::process::Signal::INT)
-    }
-
-    /// Sends SIGKILL and waits for the exit.
-    pub(crate) fn kill(self) -> CommandOutput {
-        self.signal(rustix::process::Signal::KILL)
-    }
-
-    fn signal(self, signal: rustix::process::Signal) -> CommandOutput {
-        let pid = rustix::process::Pid::from_child(self.child.as_ref().unwrap());
-        rustix::process::kill_process(pid, signal).unwrap();
-        self.finish()
-    }
-
-    /// Waits until the program exits by itself.
-    pub(crate) fn finish(mut self) -> CommandOutput {
-        let child = self.child.take().unwrap();
-        let mut run = CommandOutput::new(output_of(child, PROGRAM_TIMEOUT));
-        run.out = fs::read_to_string(&self.out).unwrap();
-        run
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }

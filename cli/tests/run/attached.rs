@@ -1,13 +1,13 @@
 //! A command that is attached to a running machine.
 
 use crate::signals::{sleeping, unique_sleep};
-use crate::testbed::{OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, wait_until_none};
+use crate::testbed::{OUTSIDE, SYSTEM, Testbed, grantway, wait_until_none};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use testing::{group_id, require, wait_for};
+use testing::{ProgramOutput, Running, group_id, require, wait_for};
 
 const MACHINE: &str = "[machine]\nname = \"m\"\nchange_group = \"adm\"\n\
                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\nifname = \"gw0\"\n\
@@ -73,7 +73,7 @@ fn spawn_as(world: &Testbed, (user, group): (u32, u32), args: &[&str]) -> Runnin
 }
 
 /// Runs `grantway run --machine m ARGS` as another user.
-fn run_as(world: &Testbed, owner: (u32, u32), args: &[&str]) -> RunOutput {
+fn run_as(world: &Testbed, owner: (u32, u32), args: &[&str]) -> ProgramOutput {
     spawn_as(world, owner, &[&["run", "--machine", "m"], args].concat()).finish()
 }
 

@@ -1,9 +1,9 @@
 //! `grantway run` on a terminal, which the program `script` creates.
 
 use crate::signals::{sleeping, unique_sleep};
-use crate::testbed::{Running, Testbed, grantway};
+use crate::testbed::{Testbed, grantway};
 use std::process::Stdio;
-use testing::wait_until;
+use testing::{Running, wait_until};
 
 /// Starts a shell on a terminal.
 fn shell(world: &Testbed) -> Running {

@@ -7,17 +7,17 @@ use rustix::process::{
 };
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::{
-    ChildGuard, TIMEOUT, default_signals, output_of, place_machine, require, wait_until,
+    ProgramOutput, Running, TIMEOUT, default_signals, place_machine, require, wait_until,
 };
 
 /// Permits one machine at a time, because tests share few CPUs.
@@ -28,7 +28,7 @@ pub(crate) const SYSTEM: &str = "192.0.2.1";
 /// The address of the outside.
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
-/// Timeout for a program, and for each line of its output.
+/// Timeout for a program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * TIMEOUT.as_secs());
 
 pub(crate) struct Testbed {
@@ -39,25 +39,6 @@ pub(crate) struct Testbed {
     /// the loopback in every namespace.
     interfaces: Vec<String>,
     _one: MutexGuard<'static, ()>,
-}
-
-/// The exit status and output of a program.
-#[derive(Debug)]
-pub(crate) struct RunOutput {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-impl From<Output> for RunOutput {
-    fn from(output: Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            out: text(&output.stdout),
-            err: text(&output.stderr),
-        }
-    }
 }
 
 impl Testbed {
@@ -133,10 +114,7 @@ impl Testbed {
                 let _ = pidfd_send_signal(&watched, Signal::KILL);
             }
         });
-        Running {
-            _tied: ChildGuard::new(child.id()),
-            child: Some(child),
-        }
+        Running::new(child)
     }
 
     /// Starts `grantway run ARGS`.
@@ -146,7 +124,7 @@ impl Testbed {
     }
 
     /// Runs `grantway run ARGS` until it exits, and checks that it has left nothing.
-    pub(crate) fn run(&self, args: &[&str]) -> RunOutput {
+    pub(crate) fn run(&self, args: &[&str]) -> ProgramOutput {
         let ran = self.start(args).finish();
         let left = self.leftovers();
         assert!(left.is_empty(), "{args:?} has left {left:?}: {ran:?}");
@@ -272,75 +250,6 @@ fn serve_web(namespace: &Namespace, address: &str) -> String {
         }
     });
     format!("{address}:{port}")
-}
-
-/// A running program. It is killed when this value is dropped.
-pub(crate) struct Running {
-    child: Option<Child>,
-    _tied: ChildGuard,
-}
-
-impl Running {
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(self.child.as_ref().unwrap());
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    /// Writes a text to the program's input.
-    pub(crate) fn write(&mut self, text: &str) {
-        let stdin = self.child.as_mut().unwrap().stdin.as_mut().unwrap();
-        stdin.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Closes the program's input.
-    pub(crate) fn end_of_input(&mut self) {
-        drop(self.child.as_mut().unwrap().stdin.take());
-    }
-
-    /// Returns the next line of the program's output.
-    pub(crate) fn line(&mut self) -> String {
-        let stdout = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
-        let mut line = Vec::new();
-        let mut byte = [0; 1];
-        let longest = Timespec::try_from(PROGRAM_TIMEOUT).unwrap();
-        loop {
-            let mut ready = [PollFd::new(&*stdout, PollFlags::IN)];
-            assert_ne!(
-                poll(&mut ready, Some(&longest)),
-                Ok(0),
-                "the program prints nothing"
-            );
-            if stdout.read(&mut byte).unwrap() == 0 || byte == *b"\n" {
-                break;
-            }
-            line.push(byte[0]);
-        }
-        String::from_utf8_lossy(&line).trim_end().to_owned()
-    }
-
-    /// Reads lines up to one that contains a text, and returns that line.
-    pub(crate) fn line_with(&mut self, part: &str) -> String {
-        for _ in 0..200 {
-            let line = self.line();
-            if line.contains(part) {
-                return line;
-            }
-        }
-        panic!("no line contains {part:?}");
-    }
-
-    pub(crate) fn finish(mut self) -> RunOutput {
-        output_of(self.child.take().unwrap(), PROGRAM_TIMEOUT).into()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 pub(crate) fn grantway() -> String {

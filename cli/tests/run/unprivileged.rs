@@ -1,14 +1,12 @@
 //! `grantway run` without privileges.
 
 use crate::removed::wait_until_idle;
-use crate::testbed::{
-    OUTSIDE, RunOutput, Running, SYSTEM, Testbed, grantway, parents, wait_until_none,
-};
+use crate::testbed::{OUTSIDE, SYSTEM, Testbed, grantway, parents, wait_until_none};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use testing::{require, wait_for};
+use testing::{ProgramOutput, Running, require, wait_for};
 
 const UNPRIVILEGED_UID: u32 = 65_534;
 
@@ -16,7 +14,7 @@ const UNPRIVILEGED_UID: u32 = 65_534;
 const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
 
 /// Runs `grantway` as a user without rights, in a folder of this user.
-pub(crate) fn as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> RunOutput {
+pub(crate) fn as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> ProgramOutput {
     start_as_nobody(world, args, path).finish()
 }
 
@@ -72,7 +70,7 @@ fn every_user_can_run_a_command() {
 }
 
 /// Checks the output without an uplink.
-fn check_alone(ran: &RunOutput) {
+fn check_alone(ran: &ProgramOutput) {
     assert_eq!(ran.code, 7, "{ran:?}");
     assert!(
         ran.out.contains("inet 10.") && ran.out.ends_with("\n0\n"),

@@ -1,7 +1,7 @@
 //! An AF_XDP wire with a queue for each guest (`pdev`). The kernel writes a guest's frames only
 //! into that guest's pages, even when the guest or the driver domain dies.
 
-use crate::machine::{Machine, Running};
+use crate::machine::Machine;
 use crate::many_guests::{self, MARK, receivers};
 use crate::pages::Pages;
 use crate::processes::{descriptors, kill, pid};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use testing::{child_of, require, wait_for, wait_until};
+use testing::{Running, child_of, require, wait_for, wait_until};
 
 const FILE_BYTES: usize = 20_000_000;
 

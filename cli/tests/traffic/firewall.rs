@@ -87,7 +87,7 @@ fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     let times = DATAGRAMS.to_string();
     let args = [&["-c", RECEIVER, &times][..], &ports].concat();
     let mut receiver = machine.spawn(1, "python3", &args);
-    receiver.wait_for_line();
+    receiver.line_with("ready");
     // After a ping both ends have resolved each other's address.
     let ping = machine.run(0, "ping", &["-c", "3", "-i", "0.3", "-w", "60", address]);
     assert!(ping.status.success(), "{ping:?}");

@@ -102,7 +102,7 @@ fn start(nic: &str) -> Option<Machine> {
 }
 
 /// Starts the sender in the first guest for some seconds.
-fn attack(machine: &Machine, kind: &str, seconds: &str) -> crate::machine::Running {
+fn attack(machine: &Machine, kind: &str, seconds: &str) -> testing::Running {
     let [own, db, wire] = [WEB, DB, WIRE].map(|place| mac(machine, place));
     let args = [
         "-c",

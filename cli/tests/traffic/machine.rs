@@ -7,18 +7,11 @@
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
 use tempfile::TempDir;
-use testing::{
-    ChildGuard, TIMEOUT, default_signals, output_of, require, wait_for_exit, wait_until,
-};
-
-/// Timeout for a program.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5 * TIMEOUT.as_secs());
+use testing::{ChildGuard, Running, default_signals, require, wait_for_exit, wait_until};
 
 /// Maximum number of tests that run a machine at the same time. They mostly wait, but share few
 /// CPUs.
@@ -292,55 +285,6 @@ impl Drop for Machine {
             let _ = self.grantway(&["down"]);
             let _ = self.up.kill();
             let _ = self.up.wait();
-        }
-    }
-}
-
-/// A running program, which is killed when this value is dropped.
-pub(crate) struct Running(
-    Option<Child>,
-    #[expect(dead_code, reason = "dropped")] ChildGuard,
-);
-
-impl Running {
-    fn new(child: Child) -> Self {
-        let tied = ChildGuard::new(child.id());
-        Self(Some(child), tied)
-    }
-
-    /// Waits until the program has printed a line.
-    pub(crate) fn wait_for_line(&mut self) {
-        let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
-        let mut byte = [0];
-        // Reads single bytes, so that `output` gets the rest.
-        while byte != *b"\n" {
-            stdout.read_exact(&mut byte).unwrap();
-        }
-    }
-
-    /// Returns whether the program has exited.
-    pub(crate) fn is_over(&mut self) -> bool {
-        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
-    }
-
-    pub(crate) fn output(mut self) -> Output {
-        output_of(self.0.take().unwrap(), PROGRAM_TIMEOUT)
-    }
-
-    /// Terminates the program with SIGINT, so that it can write its results.
-    pub(crate) fn interrupt(mut self) -> Output {
-        let child = self.0.take().unwrap();
-        let pid = child.id().to_string();
-        Command::new("kill").args(["-INT", &pid]).status().unwrap();
-        output_of(child, PROGRAM_TIMEOUT)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }

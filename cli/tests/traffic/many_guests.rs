@@ -1,7 +1,8 @@
 //! Guests that accept all frames from a wire with dedicated queues, and a sender whose frames name
 //! their receivers.
 
-use crate::machine::{Machine, Running};
+use crate::machine::Machine;
+use testing::Running;
 
 /// Start of every frame's payload. The two digits of the receiving guest's number follow.
 pub(crate) const MARK: &[u8] = b"FOR-GUEST-";

@@ -1,7 +1,7 @@
 //! Unmodified programs across a machine with a wire and two guests on TAPs: `ping`, `curl`,
 //! `iperf3` and `tcpdump`.
 
-use crate::machine::{Machine, Running, text};
+use crate::machine::{Machine, text};
 use crate::processes::kill;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{wait_for, wait_until};
+use testing::{Running, wait_for, wait_until};
 
 /// Bytes of the file that `curl` transfers.
 pub(crate) const FILE_BYTES: usize = 100_000_000;

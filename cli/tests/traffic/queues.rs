@@ -1,7 +1,7 @@
 //! A wire with a queue for each guest. The usual traffic passes, and a guest's pages never hold
 //! another guest's frames, however often the queues are reassigned.
 
-use crate::machine::{Machine, Running};
+use crate::machine::Machine;
 use crate::many_guests;
 use crate::pages::Pages;
 use crate::processes::{kill, pid};
@@ -9,7 +9,7 @@ use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
 use crate::restart;
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use testing::wait_until;
+use testing::{Running, wait_until};
 
 /// Returns the driver's counters of the wire's queues, or `None` if this system cannot steer
 /// frames.

@@ -1,14 +1,14 @@
 //! A driver domain that dies under real traffic is restarted. Streams of unmodified programs stall
 //! and then continue.
 
-use crate::machine::{Machine, Running, text};
+use crate::machine::{Machine, text};
 use crate::processes::{descriptors, domain, kill, pid};
 use crate::programs::{
     FOR_FILES, IPV4, NAMES, PATHS, SomeFile, WEB, WIRE, carry_files, config, disturbed,
 };
 use serde_json::Value;
 use std::time::Duration;
-use testing::wait_until;
+use testing::{Running, wait_until};
 
 /// Makes the driver restart quickly, however often it dies.
 const SHORT_PAUSE: &str = "restart_pause_ms = 20\n";

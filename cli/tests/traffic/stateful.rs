@@ -1,11 +1,11 @@
 //! Guests with a stateful firewall, and the death of the driver domain that tracks their flows.
 
-use crate::machine::{Machine, Running, text};
+use crate::machine::{Machine, text};
 use crate::processes::{domain, kill};
 use crate::programs::{DB, FOR_FILES, IPV4, IPV6, NAMES, SomeFile, WEB, WIRE, config};
 use serde_json::Value;
 use std::fs;
-use testing::wait_until;
+use testing::{Running, wait_until};
 
 const PROGRAMS: &[&str] = &["python3", "ping", FOR_FILES[0]];
 
@@ -86,9 +86,9 @@ struct IdleConnection {
 impl IdleConnection {
     fn begin(machine: &Machine, guest: usize) -> Self {
         let mut server = machine.spawn(WIRE, "python3", &["-c", SERVER, IPV4[WIRE]]);
-        server.wait_for_line();
+        server.line_with("ready");
         let mut client = machine.spawn(guest, "python3", &["-c", CLIENT, IPV4[WIRE]]);
-        client.wait_for_line();
+        client.line_with("connected");
         Self { server, client }
     }
 

@@ -147,7 +147,7 @@ fn datagrams(
     let (flows, each) = (flows.to_string(), each.to_string());
     let sent = machine.run(from, "python3", &["-c", SENDER, to, &flows, &each]);
     assert!(sent.status.success(), "{}", text(&sent.stderr));
-    let result = |taker: crate::machine::Running| {
+    let result = |taker: testing::Running| {
         let run = taker.output();
         let parsed = serde_json::from_slice(&run.stdout);
         parsed.unwrap_or_else(|_| panic!("{}", text(&run.stderr)))
