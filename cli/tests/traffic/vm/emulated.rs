@@ -1,17 +1,20 @@
-//! Virtual machines of QEMU: migration, kills, added memory.
+//! Virtual machines of QEMU: migration, kills, added memory, suspend, kexec.
 
-use super::qemu::{MAC, Qemu, memory};
-use super::{FILES, HOST, VM, answers, exchanges_files, holders, is_whole, process};
-use crate::machine::{Machine, Running, text};
+use super::qemu::{MAC, Qemu, command_line, memory, write_initrd};
+use super::uml::sh;
+use super::{FileSizes, HOST, VM, answers, exchanges_files, holders, is_whole, process};
+use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
 use netdev::netns::in_netns;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testing::{require, wait_for, wait_until};
+use testing::{Running, kernel, require, wait_for, wait_until};
 
 /// Feature bit of mergeable receive buffers.
 const MRG_RXBUF: u64 = 1 << 15;
+/// A program for the virtual machine that starts another kernel.
+const KEXEC: &str = include_str!("kexec.c");
 /// The bridge to which both machines are connected.
 const LAN: &str = "lan";
 
@@ -103,9 +106,8 @@ fn a_vm_moves_to_another_machine_under_streams() {
 /// Starts streams that end when a file appears. Also returns the path of the file.
 fn streams(machine: &Machine) -> (Running, PathBuf) {
     let end = machine.folder.path().join("end");
-    let words = ["-c", FILES, VM, &end.display().to_string()];
-    let mut streams = machine.spawn(0, "python3", &words);
-    streams.wait_for_line();
+    let mut streams = FileSizes::SMALL.start(machine, Some(&end));
+    streams.line_with("connected");
     (streams, end)
 }
 
@@ -172,4 +174,66 @@ fn a_vm_gets_more_memory_and_reboots() {
 
     assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
     machine.end();
+}
+
+/// Executes a command in the virtual machine, without waiting for its end.
+fn execute(machine: &Machine, command: &str) {
+    let script = format!("echo \"$0\" | busybox nc {VM} 6003");
+    let command = format!("({command}) >/dev/null 2>&1 &");
+    // The virtual machine's program listens again a moment after each connection.
+    wait_until("the virtual machine takes no command", || {
+        let run = machine.run(0, "sh", &["-c", &script, &command]);
+        run.status.success()
+    });
+}
+
+/// A suspended guest resets the device when it wakes up. After kexec the next kernel finds the
+/// device as its predecessor has left it.
+#[test]
+fn a_vm_is_suspended_and_starts_another_kernel() {
+    require!(tool("cc"));
+    let Some((machine, _, socket)) = start() else {
+        return;
+    };
+    let folder = machine.folder.path().join("vm");
+    let line = write_next_kernel(&folder);
+    let mut vm = boot(&machine, "vm", &socket, &[]);
+    vm.wait_until_up();
+    wait_until("no answer to a ping", || answers(&machine));
+
+    execute(&machine, "sleep 0.5; echo mem > /sys/power/state");
+    wait_until("the virtual machine is not suspended", || {
+        vm.monitor("info status").contains("suspended")
+    });
+    assert!(!answers(&machine), "a suspended machine answers");
+    vm.monitor("system_wakeup");
+    wait_until("no answer to a ping", || answers(&machine));
+    exchanges_files(&machine);
+
+    execute(
+        &machine,
+        &format!("sleep 0.5; kexec /next/kernel /next/initrd '{line}'"),
+    );
+    vm.wait_for_boots(2);
+    wait_until("no answer to a ping", || answers(&machine));
+    exchanges_files(&machine);
+
+    assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
+    machine.end();
+}
+
+/// Adds a kernel, its initial file system and a program that starts it to the initial file system
+/// of the virtual machine in `folder`. Returns the kernel's command line.
+fn write_next_kernel(folder: &Path) -> String {
+    let kernel = kernel().unwrap();
+    let next = folder.join("root/next");
+    for new in [&next, &folder.join("root/bin"), &folder.join("inner")] {
+        fs::create_dir_all(new).unwrap();
+    }
+    write_initrd(&folder.join("inner"), &kernel);
+    fs::copy(folder.join("inner/initrd"), next.join("initrd")).unwrap();
+    fs::copy(kernel.image, next.join("kernel")).unwrap();
+    fs::write(folder.join("kexec.c"), KEXEC).unwrap();
+    sh(folder, "cc -static -O1 -o root/bin/kexec kexec.c");
+    command_line(&format!("{VM}/24"))
 }

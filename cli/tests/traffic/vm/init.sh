@@ -10,6 +10,7 @@ for word in $(cat /proc/cmdline); do
 	address=*) address=${word#address=} ;;
 	mtu=*) mtu=${word#mtu=} ;;
 	pairs=*) pairs=${word#pairs=} ;;
+	lines=*) lines=${word#lines=} ;;
 	esac
 done
 # Drivers that are not modules of the kernel are part of it.
@@ -24,6 +25,8 @@ ip link set eth0 mtu "${mtu:-1500}" up
 ip addr add "$address" dev eth0
 # Port 6001 returns the checksum of the received data; port 6002 sends a fixed text.
 while :; do nc -l -p 6001 -e md5sum; done &
-while :; do nc -l -p 6002 -e seq 1 2000000; done &
+while :; do nc -l -p 6002 -e seq 1 "${lines:-2000000}"; done &
+# Port 6003 executes the received commands.
+while :; do nc -l -p 6003 -e sh; done &
 echo "network up"
 while :; do sleep 1000; done

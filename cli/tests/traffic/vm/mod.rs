@@ -3,6 +3,7 @@
 mod emulated;
 mod front_end;
 mod holders;
+mod libvirt;
 mod qemu;
 mod uml;
 
@@ -16,14 +17,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
-use testing::{child_of, cpu_ticks, require, wait_for, wait_until};
+use testing::{Running, child_of, cpu_ticks, require, wait_for, wait_until};
 use uml::Uml;
 
 const HOST: &str = "10.7.0.1";
 const VM: &str = "10.7.0.2";
 
-/// A program that sends 32 MB to the virtual machine and compares the checksum, and receives and
-/// compares a text. If an argument names a file, the program repeats this until the file exists.
+/// A program that sends data to the virtual machine and compares the checksum, and receives and
+/// compares a text. Its arguments are the address, the megabytes of data, and the lines of the
+/// text. If a further argument names a file, the program repeats this until the file exists.
 const FILES: &str = r#"
 import hashlib, os, socket, sys
 def connect(port):
@@ -32,8 +34,8 @@ def connect(port):
             return socket.create_connection((sys.argv[1], port), timeout=600)
         except ConnectionRefusedError:
             import time; time.sleep(0.1)
-data = bytes(range(251)) * (32 * 1024 * 1024 // 251)
-expected = ''.join(f'{n}\n' for n in range(1, 2000001)).encode()
+data = bytes(range(251)) * (int(sys.argv[2]) * 1024 * 1024 // 251)
+expected = ''.join(f'{n}\n' for n in range(1, int(sys.argv[3]) + 1)).encode()
 while True:
     s = connect(6001)
     print('connected', flush=True)
@@ -43,10 +45,40 @@ while True:
     assert answer == hashlib.md5(data).hexdigest(), answer
     got = b''.join(iter(lambda s=connect(6002): s.recv(1 << 20), b''))
     assert hashlib.md5(got).hexdigest() == hashlib.md5(expected).hexdigest(), len(got)
-    if len(sys.argv) < 3 or os.path.exists(sys.argv[2]):
+    if len(sys.argv) < 5 or os.path.exists(sys.argv[4]):
         break
 print('whole')
 "#;
+
+/// Sizes of the data and the text.
+#[derive(Clone, Copy)]
+struct FileSizes {
+    megabytes: u32,
+    lines: u32,
+}
+
+impl FileSizes {
+    /// For emulated processors, and under kills. The text has 15 MB.
+    const SMALL: Self = Self {
+        megabytes: 32,
+        lines: 2_000_000,
+    };
+    /// The text has 106 MB.
+    const LARGE: Self = Self {
+        megabytes: 100,
+        lines: 13_000_000,
+    };
+
+    /// Starts [`FILES`]. Repeats it until the file `end` exists, if any.
+    fn start(self, machine: &Machine, end: Option<&Path>) -> Running {
+        let Self { megabytes, lines } = self;
+        let sizes = [megabytes, lines].map(|size| size.to_string());
+        let end = end.map(|end| end.display().to_string());
+        let mut words = vec!["-c", FILES, VM, &sizes[0], &sizes[1]];
+        words.extend(end.as_deref());
+        machine.spawn(0, "python3", &words)
+    }
+}
 
 /// Returns a machine whose wire has an address, and the socket of its virtual machine. `more` holds
 /// keys of the interface.
@@ -97,7 +129,7 @@ fn answers(machine: &Machine) -> bool {
 }
 
 fn exchanges_files(machine: &Machine) {
-    is_whole(&machine.run(0, "python3", &["-c", FILES, VM]));
+    is_whole(&FileSizes::SMALL.start(machine, None).output());
 }
 
 fn is_whole(run: &Output) {
@@ -110,9 +142,11 @@ fn files_pass_complete_in_both_directions() {
         let Some((machine, socket)) = start_for_uml(mtu, "") else {
             return;
         };
-        let vm = boot(&machine, &socket, "vm", mtu);
+        let FileSizes { lines, .. } = FileSizes::LARGE;
+        let words = [format!("mtu={mtu}"), format!("lines={lines}")];
+        let vm = boot_with(&machine, &socket, "vm", &words);
         wait_until("no answer to a ping", || answers(&machine));
-        exchanges_files(&machine);
+        is_whole(&FileSizes::LARGE.start(&machine, None).output());
         assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
         drop(vm);
         machine.end();

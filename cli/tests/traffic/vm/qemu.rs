@@ -5,10 +5,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{ChildGuard, TIMEOUT, kernel, wait_for};
+use testing::{Kernel, Running, TIMEOUT, kernel, wait_for};
 
 /// The interface's MAC, which is also in the machine's configuration.
 pub(super) const MAC: &str = "02:00:00:00:05:01";
@@ -19,8 +19,7 @@ const PROMPT: &[u8] = b"(qemu) ";
 
 /// A running virtual machine, which is killed when this value is dropped.
 pub(super) struct Qemu {
-    child: Child,
-    _tied: ChildGuard,
+    program: Running,
     folder: PathBuf,
 }
 
@@ -29,18 +28,7 @@ impl Qemu {
     /// other program may use `folder`.
     pub(super) fn start(folder: PathBuf, socket: &Path, address: &str, more: &[&str]) -> Self {
         let kernel = kernel().unwrap();
-        fs::create_dir_all(folder.join("root/bin")).unwrap();
-        fs::write(folder.join("root/init"), INIT).unwrap();
-        sh(
-            &folder,
-            &format!(
-                "cd root && chmod +x init && mkdir -p proc sys dev modules && \
-                 find {} -name 'virtio*.ko' -o -name '*failover.ko' | xargs cp -t modules && \
-                 cp $(command -v busybox) bin/ && \
-                 find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd",
-                kernel.modules.display()
-            ),
-        );
+        write_initrd(&folder, &kernel);
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args(["-accel", "tcg,thread=single", "-cpu", "max", "-nodefaults"])
@@ -49,10 +37,7 @@ impl Qemu {
             .args(["-object", &memory("mem", MEMORY)])
             .args(["-kernel", &kernel.image.display().to_string()])
             .args(["-initrd", "initrd", "-append"])
-            // On a busy host the emulated timer fails the kernel's check, and the kernel panics.
-            .arg(format!(
-                "console=ttyS0 rdinit=/init quiet no_timer_check address={address}"
-            ))
+            .arg(command_line(address))
             .args(["-serial", "file:log"])
             .args(["-monitor", "unix:monitor,server=on,wait=off"])
             .arg("-chardev")
@@ -65,18 +50,14 @@ impl Qemu {
             .args(more)
             .current_dir(&folder)
             .stdin(Stdio::null());
-        let child = command.spawn().unwrap();
-        let tied = ChildGuard::new(child.id());
         Self {
-            child,
-            _tied: tied,
+            program: Running::new(command.spawn().unwrap()),
             folder,
         }
     }
 
-    fn log(&self) -> String {
-        let log = fs::read(self.folder.join("log")).unwrap_or_default();
-        String::from_utf8_lossy(&log).into_owned()
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
     }
 
     /// Waits until the virtual machine's network is up.
@@ -85,25 +66,13 @@ impl Qemu {
     }
 
     /// Waits until the network is up for the `boots`th time.
-    fn wait_for_boots(&mut self, boots: usize) {
-        // An emulated CPU takes a multiple of a real one's time, and shares few real ones.
-        let end = Instant::now() + 5 * TIMEOUT;
-        while self.boots() < boots {
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{}", self.log());
-            assert!(Instant::now() < end, "does not boot: {}", self.log());
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Returns the number of times that the network has been configured.
-    fn boots(&self) -> usize {
-        self.log().matches("network up").count()
+    pub(super) fn wait_for_boots(&mut self, boots: usize) {
+        wait_for_boots(&self.log(), boots, &mut self.program);
     }
 
     /// Resets the virtual machine, like the reset button, and waits until its network is up again.
     pub(super) fn reset(&mut self) {
-        let boots = self.boots();
+        let boots = boots_in(&text_of(&self.log()));
         self.monitor("system_reset");
         self.wait_for_boots(boots + 1);
     }
@@ -132,15 +101,55 @@ impl Qemu {
     }
 
     pub(super) fn pid(&self) -> u64 {
-        self.child.id().into()
+        self.program.pid().into()
     }
 }
 
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+fn text_of(log: &Path) -> String {
+    let log = fs::read(log).unwrap_or_default();
+    String::from_utf8_lossy(&log).into_owned()
+}
+
+/// Returns the number of times that a virtual machine's network has been configured.
+fn boots_in(log: &str) -> usize {
+    log.matches("network up").count()
+}
+
+/// Waits until the network of a virtual machine with this log is up for the `boots`th time.
+pub(super) fn wait_for_boots(log: &Path, boots: usize, vmm: &mut Running) {
+    // An emulated CPU takes a multiple of a real one's time, and shares few real ones.
+    let end = Instant::now() + 5 * TIMEOUT;
+    loop {
+        let text = text_of(log);
+        if boots_in(&text) >= boots {
+            return;
+        }
+        assert!(!vmm.is_over(), "{text}");
+        assert!(Instant::now() < end, "does not boot: {text}");
+        thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Writes the virtual machine's initial file system to `initrd` in a folder.
+pub(super) fn write_initrd(folder: &Path, kernel: &Kernel) {
+    fs::create_dir_all(folder.join("root/bin")).unwrap();
+    fs::write(folder.join("root/init"), INIT).unwrap();
+    sh(
+        folder,
+        &format!(
+            "cd root && chmod +x init && mkdir -p proc sys dev modules && \
+             find {} -name 'virtio*.ko' -o -name '*failover.ko' | xargs cp -t modules && \
+             cp $(command -v busybox) bin/ && \
+             find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd",
+            kernel.modules.display()
+        ),
+    );
+}
+
+/// Returns the kernel's command line for a virtual machine with this address.
+pub(super) fn command_line(address: &str) -> String {
+    // On a busy host the emulated timer fails the kernel's check, and the kernel panics.
+    format!("console=ttyS0 rdinit=/init quiet no_timer_check address={address}")
 }
 
 /// Returns QEMU's description of memory that can be shared.
