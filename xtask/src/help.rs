@@ -148,10 +148,11 @@ const TASKS: [TaskHelp; 20] = [
     },
     TaskHelp {
         name: "hostile",
-        arguments: "[--minutes N] [--only guest|driver|vm|flow]",
-        purpose: "measure how much a hostile guest, driver domain or virtual machine, and a\n\
-                  SYN flood (flow), disturb innocent guests: eight machines, or the two of\n\
-                  one attacker, for N minutes each (10). Needs root",
+        arguments: "[--minutes N] [--only guest|driver|vm|flow|queue]",
+        purpose: "measure how much a hostile guest, driver domain or virtual machine, a\n\
+                  SYN flood (flow), and forced revocations of a device's pages (queue)\n\
+                  disturb innocent guests: ten machines, or the two of one attacker, for\n\
+                  N minutes each (10). Needs root",
         example: "--minutes 1 --only guest",
     },
     TaskHelp {

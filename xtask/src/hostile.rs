@@ -1,5 +1,6 @@
 //! `hostile`: measures how much a hostile guest, a hostile driver domain, the hostile monitor of a
-//! virtual machine, and a SYN flood disturb innocent guests.
+//! virtual machine, a SYN flood, and forced revocations of a device's pages disturb innocent
+//! guests.
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -8,19 +9,20 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The package and name of each program, and the names under which it runs.
-const PROGRAMS: [(&str, &str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &str, &[&str]); 7] = [
     ("hostile", "hostile-run", &["hostile-run"]),
     ("hostile", "hostile-vm", &["hostile-vm"]),
     ("grantwayd", "grantwayd", &["grantwayd"]),
     ("netd", "grantway-netd", &["grantway-netd"]),
     ("manager", "grantway-manager", &["grantway-manager"]),
+    ("device", "device", &["device"]),
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
 /// The roles of the attacker.
-const ROLES: [&str; 4] = ["guest", "driver", "vm", "flow"];
+const ROLES: [&str; 5] = ["guest", "driver", "vm", "flow", "queue"];
 
-/// Runs `hostile [--minutes N] [--only ROLE]`: eight machines for N minutes each, or the two
+/// Runs `hostile [--minutes N] [--only ROLE]`: ten machines for N minutes each, or the two
 /// machines of one role.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let (mut minutes, mut only) = (10_u64, Vec::new());
@@ -32,7 +34,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             [option, role] if option == "--only" && ROLES.contains(&&**role) => {
                 only = vec![option, role];
             }
-            _ => bail!("usage: cargo xtask hostile [--minutes N] [--only guest|driver|vm|flow]"),
+            _ => bail!(
+                "usage: cargo xtask hostile [--minutes N] [--only guest|driver|vm|flow|queue]"
+            ),
         }
     }
     let folder = programs()?;

@@ -14,6 +14,10 @@ pub(crate) const INNOCENTS: usize = 16;
 pub(crate) const PORT: u16 = 5300;
 /// Size in bytes of the frames that a busy domain sends as fast as the driver accepts them.
 const FRAME: u32 = 1514;
+/// The domain of the device whose queues are dedicated to guests.
+const DEVICE: &str = "device-wire";
+/// The innocent guest with a dedicated queue.
+pub(crate) const QUEUE_USER: &str = "innocent-queue";
 /// MAC of the guest that receives a busy domain's frames.
 const SINK: &str = "02:00:00:00:99:01";
 
@@ -36,11 +40,14 @@ pub(crate) enum AttackerRole {
     Vm,
     /// A guest that sends SYNs to an innocent guest. All guests have a stateful firewall.
     Flow,
+    /// A guest with a dedicated queue. Another guest has a queue of the same device.
+    Queue,
 }
 
 impl AttackerRole {
     /// All roles, in the order of a run.
-    pub(crate) const ALL: [Self; 4] = [Self::Guest, Self::Driver, Self::Vm, Self::Flow];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Guest, Self::Driver, Self::Vm, Self::Flow, Self::Queue];
 
     /// Returns the role with this name.
     pub(crate) fn from_name(name: &str) -> Result<Self> {
@@ -54,6 +61,7 @@ impl AttackerRole {
             Self::Driver => "driver",
             Self::Vm => "vm",
             Self::Flow => "flow",
+            Self::Queue => "queue",
         }
     }
 }
@@ -80,7 +88,7 @@ pub(crate) fn address(n: usize) -> Ipv4Addr {
 }
 
 pub(crate) fn is_innocent(name: &str) -> bool {
-    name == "driver" || name.starts_with("innocent")
+    name == "driver" || name == DEVICE || name.starts_with("innocent")
 }
 
 pub(crate) fn is_attacker(name: &str) -> bool {
@@ -128,6 +136,9 @@ impl MachineUnderTest {
                 socket.display()
             )?;
         }
+        if self.role == AttackerRole::Queue {
+            text += &queues(&self.name());
+        }
         let mut machine = built(&text)?;
         if self.role == AttackerRole::Driver {
             self.add_driver(&mut machine)?;
@@ -148,7 +159,13 @@ impl MachineUnderTest {
     /// none.
     pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
         match (self.role, self.behaviour) {
-            (AttackerRole::Guest | AttackerRole::Driver | AttackerRole::Flow, _) => None,
+            (
+                AttackerRole::Guest
+                | AttackerRole::Driver
+                | AttackerRole::Flow
+                | AttackerRole::Queue,
+                _,
+            ) => None,
             (AttackerRole::Vm, Behaviour::Busy) => Some(["busy", SINK]),
             (AttackerRole::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
         }
@@ -184,6 +201,30 @@ fn pair(name: &str) -> String {
          [[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"source\"\nto = \"{SINK}\"\n\
          size = {FRAME}\n"
     )
+}
+
+/// Returns a NIC whose station sends a stream to each of two guests with a dedicated queue:
+/// [`QUEUE_USER`], and the guest `name`.
+fn queues(name: &str) -> String {
+    let mut text = "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"soft\"\n\
+         queues = \"vmq\"\nvmq_queues = 2\nrate_mbps = 1000\naddresses = [\"10.1.0.1/24\"]\n"
+        .to_owned();
+    let guests = [(1, QUEUE_USER), (2, name)];
+    for (queue, _) in guests {
+        text += &format!(
+            "[[nic.app]]\nkind = \"tcp-source\"\nto = \"10.1.0.{}:{PORT}\"\nseconds = 100000\n",
+            queue + 1
+        );
+    }
+    for (queue, name) in guests {
+        text += &format!(
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\npdev = \"wire:{queue}\"\n\
+             endpoint = \"stack\"\naddresses = [\"10.1.0.{}/24\"]\n\
+             [[guest.vif.app]]\nkind = \"tcp-sink\"\nport = {PORT}\n",
+            queue + 1
+        );
+    }
+    text
 }
 
 fn built(text: &str) -> Result<Machine> {

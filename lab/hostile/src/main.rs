@@ -1,12 +1,13 @@
 //! `hostile-run --seconds N [--only ROLE]` runs sixteen innocent guests, eight probes that send a
 //! thousand datagrams per second between them, and a busy domain. Then it runs the same machine
-//! with an attacker instead of the busy domain. In the last two machines, all guests have a
-//! stateful firewall: the attacker sends SYNs of new flows, the busy guest those of one flow, and
+//! with an attacker instead of the busy domain. In the machines of the role `flow`, all guests have
+//! a stateful firewall: the attacker sends SYNs of new flows, the busy guest those of one flow, and
 //! the probes are round trips in established flows and new connections. It prints the times of the
 //! probes, the domains that died, and the size of the log. `cargo xtask hostile` builds and runs
 //! it.
 //!
-//! Its folder must contain the monitor's programs, and `hostile-domain` as `driver` and as `guest`.
+//! Its folder must contain the monitor's programs, `device`, and `hostile-domain` as `driver` and
+//! as `guest`.
 
 mod flood;
 mod machines;
@@ -54,11 +55,15 @@ type ProbeDelays = Vec<(&'static str, Delays)>;
 struct Outcome {
     machine: MachineUnderTest,
     delays: ProbeDelays,
-    /// Innocent guests that died or were restarted.
+    /// Innocent domains that died or were restarted.
     dead: Vec<String>,
     /// State of the attacker or busy domain: its number of restarts, or that it is dead.
     attacker: String,
     flood: Option<FloodCounts>,
+    /// Frames per second that the device has written into the innocent guest's pages.
+    direct_rate: Option<f64>,
+    /// Number of pages that were revoked by force.
+    forced: u64,
     log_bytes: u64,
     leaked: u64,
 }
@@ -85,7 +90,7 @@ fn run(args: &[String]) -> Result<bool> {
         [option, seconds, only, role] if option == "--seconds" && only == "--only" => {
             (seconds, Some(AttackerRole::from_name(role)?))
         }
-        _ => bail!("usage: hostile-run --seconds N [--only guest|driver|vm|flow]"),
+        _ => bail!("usage: hostile-run --seconds N [--only guest|driver|vm|flow|queue]"),
     };
     let time = Duration::from_secs(seconds.parse().context("--seconds")?);
     let mut good = true;
@@ -131,6 +136,15 @@ fn is_within_limits(busy: &Outcome, hostile: &Outcome) -> bool {
         // A flood of new flows must reach the victim's table.
         good &= one.sent > 0 && many.admitted > many.sent / 10;
     }
+    if let (Some(calm), Some(disturbed)) = (busy.direct_rate, hostile.direct_rate) {
+        println!(
+            "{role:?}: {disturbed:.0} frames per second in another queue, {calm:.0} beside a busy \
+             guest (at least as many); {} pages revoked by force",
+            hostile.forced
+        );
+        // The busy guest receives half of the wire's frames, the attacker hardly any.
+        good &= calm > 0.0 && disturbed >= calm && hostile.forced > 0;
+    }
     good
 }
 
@@ -153,6 +167,7 @@ fn observe(machine: MachineUnderTest, time: Duration) -> Result<Outcome> {
     let monitor = monitor.transpose()?;
     let probes = Running::start(machine, &places)?;
     let before = instance.status()?;
+    let direct_before = direct_packets(machine, &instance)?;
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::thread::sleep(CHECK_INTERVAL);
@@ -167,8 +182,11 @@ fn observe(machine: MachineUnderTest, time: Duration) -> Result<Outcome> {
         None => None,
     };
     drop(monitor);
+    let direct = direct_packets(machine, &instance)?.zip(direct_before);
+    let direct_rate =
+        direct.map(|(after, before)| after.saturating_sub(before) as f64 / time.as_secs_f64());
     let after = instance.status()?;
-    let leaked = instance.grants()?.leaked;
+    let grants = instance.grants()?;
     let log_bytes = bytes_in(folder.path())?;
     instance.down()?;
     Ok(Outcome {
@@ -177,8 +195,10 @@ fn observe(machine: MachineUnderTest, time: Duration) -> Result<Outcome> {
         dead: dead(&before, &after),
         attacker: attacker(&after)?,
         flood,
+        direct_rate,
         log_bytes,
-        leaked,
+        leaked: grants.leaked,
+        forced: grants.forced,
     })
 }
 
@@ -221,6 +241,19 @@ fn admitted(instance: &Instance) -> Result<u64> {
     flows["admitted"].as_u64().context("no flows of the victim")
 }
 
+/// Returns the number of frames that the device has written into the innocent guest's pages, or
+/// `None` if the machine has no device.
+fn direct_packets(machine: MachineUnderTest, instance: &Instance) -> Result<Option<u64>> {
+    if machine.role != AttackerRole::Queue {
+        return Ok(None);
+    }
+    let stat = instance.stat("driver")?;
+    let port = format!("vif.{}-0", machines::QUEUE_USER);
+    let packets = &stat["ports"][&port]["queue"]["direct_packets"];
+    let packets = packets.as_u64();
+    packets.context("no queue of the innocent guest").map(Some)
+}
+
 /// A virtual machine's monitor, which is killed on drop.
 struct Monitor(Child);
 
@@ -248,7 +281,7 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the innocent guests whose process has changed.
+/// Returns the innocent domains whose process has changed.
 fn dead(before: &Status, after: &Status) -> Vec<String> {
     let innocent = before
         .domains
