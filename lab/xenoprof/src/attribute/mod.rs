@@ -24,7 +24,7 @@ pub struct DomainProfile {
     pub samples: u64,
     /// Samples whose stack has a function of user code.
     pub in_user: u64,
-    /// Samples in `in_user` whose stack reaches `main` or the start of a thread.
+    /// Samples in `in_user` whose stack reaches `main`, the start of a thread, or an agent's code.
     pub whole: u64,
     /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,
@@ -192,11 +192,9 @@ const ENTRY_POINTS: [&str; 10] = [
 fn is_whole(session: &Session, stack: u32) -> Option<bool> {
     let mut has_user = false;
     let is_origin = |frame: &StackFrame| {
-        let is_user = session
-            .module(frame)
-            .is_some_and(|m| m.space == Space::User);
-        has_user |= is_user;
-        is_user && ENTRY_POINTS.contains(&frame.symbol.as_str())
+        let module = session.module(frame).filter(|m| m.space == Space::User);
+        has_user |= module.is_some();
+        module.is_some_and(|m| m.is_agent() || ENTRY_POINTS.contains(&frame.symbol.as_str()))
     };
     let is_whole = session
         .frames_of(stack)
@@ -283,6 +281,11 @@ mod tests {
         assert_eq!(whole(&session), [(100, 0), (0, 0), (0, 0)]);
         session.frames[0].symbol = "main".to_owned();
         assert_eq!(whole(&session), [(100, 100), (0, 0), (0, 0)]);
+        // So are those of an agent, whose code has no symbols.
+        session.frames[0].symbol = "0x48".to_owned();
+        session.modules[0].path = "/proc/7/root/memfd:grantway-agent (deleted)".to_owned();
+        assert_eq!(whole(&session), [(100, 100), (0, 0), (0, 0)]);
+        session.frames[0].symbol = "main".to_owned();
         // A kernel function of that name is not an origin.
         session.modules[0].space = Space::Kernel;
         assert_eq!(whole(&session)[0], (0, 0));

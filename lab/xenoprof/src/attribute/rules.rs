@@ -368,7 +368,7 @@ mod tests {
             ),
             (
                 DomainKind::Driver,
-                user("memfd:grantway-agent (deleted)", "0x10"),
+                user("memfd:grantway-agent (deleted)", "agent"),
                 Some("xen"),
             ),
             (DomainKind::Monitor, kernel("tcp_v4_rcv"), Some("xen")),

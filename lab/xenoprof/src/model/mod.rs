@@ -329,6 +329,12 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
+    /// Returns whether this is the code of a domain's agent, which has neither symbols nor callers.
+    #[must_use]
+    pub fn is_agent(&self) -> bool {
+        self.space == Space::User && self.name().starts_with("memfd:grantway-agent")
+    }
+
     fn texts(&mut self) -> impl Iterator<Item = &mut String> {
         std::iter::once(&mut self.path).chain(&mut self.build_id)
     }

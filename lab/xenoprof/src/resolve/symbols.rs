@@ -227,8 +227,7 @@ impl Symbolizer {
                 let symbol = match of_jit(*offset) {
                     Some(name) => name.to_owned(),
                     None if is_start(*offset) => "_start".to_owned(),
-                    // Without a symbol, the name is the offset.
-                    None => format!("{offset:#x}"),
+                    None => unknown_name(module, *offset),
                 };
                 vec![NamedFrame {
                     symbol,
@@ -267,4 +266,32 @@ fn names(symbol: &Sym<'_>, space: Space) -> Vec<NamedFrame> {
     std::iter::once(name(&symbol.name, false, symbol.code_info.as_deref()))
         .chain(inlined)
         .collect()
+}
+
+/// Returns the name of a function without a symbol.
+fn unknown_name(module: &Module, offset: u64) -> String {
+    match module.is_agent() {
+        true => "agent".to_owned(),
+        false => format!("{offset:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_without_a_symbol_have_a_name() {
+        for (path, name) in [
+            ("/proc/7/root/memfd:grantway-agent (deleted)", "agent"),
+            ("/usr/bin/memfd", "0x48"),
+        ] {
+            let module = Module {
+                path: path.to_owned(),
+                space: Space::User,
+                build_id: None,
+            };
+            assert_eq!(unknown_name(&module, 0x48), name);
+        }
+    }
 }
