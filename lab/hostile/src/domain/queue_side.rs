@@ -2,15 +2,13 @@
 
 use abi::counted::Revocation;
 use abi::hypercall::RevokeOp;
-use abi::{ConnId, GrantRef, GrantStatus, Handle};
+use abi::{GrantRef, GrantStatus, Handle};
 use config::domain::GuestConfig;
+use hostile::{Attack, with_attack};
 use runtime::call::Calls;
-use runtime::platform::{PendingWork, Wait, WakeSource};
 use runtime::start::{StartError, Started};
-use runtime::wait::Waiter;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
-use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -31,33 +29,18 @@ const HANDLES: u32 = 256;
 /// into them. After the last page that can be revoked, the guest exits, and its successor attacks
 /// again.
 pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
-    let Started {
-        domain_memory,
-        platform,
-        calls,
-        waiter,
-        config,
-    } = started;
-    let waiter = RevokingWaiter {
-        waiter,
-        calls: Rc::clone(&calls),
+    let attack = PageRevoker {
+        calls: Rc::clone(&started.calls),
         table: Cell::new(Handle(1)),
         page: Cell::new(POOL.start),
         turns: Cell::new(0),
     };
-    guest::run(Started {
-        domain_memory,
-        platform,
-        calls,
-        waiter,
-        config,
-    })
+    guest::run(with_attack(started, attack))
 }
 
-/// The domain's waiter, which attacks once per [`TURNS`] turns of the main loop.
+/// An attack on posted pages once per [`TURNS`] turns of the main loop.
 #[derive(Debug)]
-struct RevokingWaiter {
-    waiter: Waiter,
+struct PageRevoker {
     calls: Rc<RefCell<Calls>>,
     /// The guest's table, or the next one to try.
     table: Cell<Handle>,
@@ -66,7 +49,7 @@ struct RevokingWaiter {
     turns: Cell<u32>,
 }
 
-impl RevokingWaiter {
+impl PageRevoker {
     fn revoke_posted(&self) {
         let (table, page) = (self.table.get(), self.page.get());
         // A grant keeps its generation, the first, as long as its page is in the pool.
@@ -92,21 +75,8 @@ impl RevokingWaiter {
     }
 }
 
-impl Wait for RevokingWaiter {
-    fn pending(&self) -> PendingWork {
-        self.waiter.pending()
-    }
-
-    fn has_changed(&self, conn: ConnId) -> bool {
-        self.waiter.has_changed(conn)
-    }
-
-    fn has_pending(&self) -> bool {
-        self.waiter.has_pending()
-    }
-
-    fn heartbeat(&self) {
-        self.waiter.heartbeat();
+impl Attack for PageRevoker {
+    fn on_turn(&self) {
         self.turns.set(self.turns.get() + 1);
         if self.turns.get() == TURNS {
             self.turns.set(0);
@@ -114,21 +84,8 @@ impl Wait for RevokingWaiter {
         }
     }
 
-    fn arm(&self) {
-        self.waiter.arm();
-    }
-
-    fn fence(&self) {
-        self.waiter.fence();
-    }
-
-    fn disarm(&self) {
-        self.waiter.disarm();
-    }
-
-    /// Sleeps only briefly: after a few attacks, the lost pages stall the guest's stream.
-    fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout_ns = timeout_ns.unwrap_or(SLEEP_MAX_NS).min(SLEEP_MAX_NS);
-        self.waiter.sleep(bell, Some(timeout_ns))
+    /// Shortens the sleep: after a few attacks, the lost pages stall the guest's stream.
+    fn on_sleep(&self, timeout_ns: Option<u64>) -> Option<u64> {
+        Some(timeout_ns.unwrap_or(SLEEP_MAX_NS).min(SLEEP_MAX_NS))
     }
 }

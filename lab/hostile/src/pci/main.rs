@@ -4,16 +4,15 @@
 //!
 //! Before each sleep it changes the addresses of all buffers in the device's queues.
 
+use abi::PAGE;
 use abi::pci::IO_BASE;
-use abi::{ConnId, PAGE};
 use config::domain::{BUFFER_BYTES, DriverConfig, NicConfig, NicKindConfig};
+use hostile::{Attack, with_attack};
 use nic::dma::pci::setup::queue_bytes;
-use runtime::platform::{PendingWork, Wait, WakeSource};
 use runtime::start::{StartError, Started, main as start, print_line};
 use shmem::Span;
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::io;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -32,27 +31,15 @@ fn main() -> ExitCode {
 }
 
 fn attack(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
-    let Started {
-        domain_memory,
-        platform,
-        calls,
-        waiter,
-        config,
-    } = started;
-    let found = config
+    let found = started
+        .config
         .nics
         .first()
-        .and_then(|nic| Target::of(nic, domain_memory.frames.span()));
+        .and_then(|nic| Target::of(nic, started.domain_memory.frames.span()));
     let target = found.ok_or(StartError::BadStartInfo(
         "the first NIC is not a PCI device",
     ))?;
-    driver::run(Started {
-        domain_memory,
-        platform,
-        calls,
-        waiter: Attacker { waiter, target },
-        config,
-    })
+    driver::run(with_attack(started, target))
 }
 
 /// The queues of a device.
@@ -84,7 +71,7 @@ impl Target {
 
     /// Changes the addresses of all buffers. Selects the next kind of address if the driver has
     /// posted buffers since the last call.
-    fn attack(&self) {
+    fn change_addresses(&self) {
         let words = self.descriptors.iter().flat_map(|table| {
             let places = (0..table.len()).step_by(DESCRIPTOR);
             places.filter_map(|at| table.sub(at, WORD))
@@ -112,44 +99,9 @@ impl Target {
     }
 }
 
-/// The waiter of a domain, which attacks before each sleep.
-#[derive(Debug)]
-struct Attacker<W> {
-    waiter: W,
-    target: Target,
-}
-
-impl<W: Wait> Wait for Attacker<W> {
-    fn pending(&self) -> PendingWork {
-        self.waiter.pending()
-    }
-
-    fn has_changed(&self, conn: ConnId) -> bool {
-        self.waiter.has_changed(conn)
-    }
-
-    fn has_pending(&self) -> bool {
-        self.waiter.has_pending()
-    }
-
-    fn heartbeat(&self) {
-        self.waiter.heartbeat();
-    }
-
-    fn arm(&self) {
-        self.waiter.arm();
-    }
-
-    fn fence(&self) {
-        self.waiter.fence();
-    }
-
-    fn disarm(&self) {
-        self.waiter.disarm();
-    }
-
-    fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.target.attack();
-        self.waiter.sleep(bell, timeout_ns)
+impl Attack for Target {
+    fn on_sleep(&self, timeout_ns: Option<u64>) -> Option<u64> {
+        self.change_addresses();
+        timeout_ns
     }
 }
